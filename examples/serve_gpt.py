@@ -48,12 +48,28 @@ def decode(params, cache, tokens, positions, cfg: gpt.Config):
     return gpt.layer_norm(params["norm"], x) @ params["head"], new
 
 
+def prefill(params, cache, slot, tokens, length, cfg: gpt.Config):
+    """Logits of what follows a prompt, and the cache with its keys and values in a slot."""
+    n, new = tokens.shape[0], []
+    x = params["tokens"][tokens] + params["positions"][:n]
+    for p, past in zip(params["blocks"], cache, strict=True):
+        h = gpt.layer_norm(p["norm1"], x) @ p["qkv"]
+        q, k, v = fnp.split(h.reshape(n, cfg.heads, -1), 3, axis=-1)
+        new.append({"k": past["k"].at[slot, :n].set(k), "v": past["v"].at[slot, :n].set(v)})
+        mixed = nn.dot_product_attention(q[None], k[None], v[None], is_causal=True)[0]
+        x = x + mixed.reshape(x.shape) @ p["out"]
+        hidden = nn.gelu(gpt.layer_norm(p["norm2"], x) @ p["up"] + p["up_bias"])
+        x = x + hidden @ p["down"] + p["down_bias"]
+    return gpt.layer_norm(params["norm"], x[length - 1]) @ params["head"], new
+
+
 def save(folder, params, cfg: gpt.Config, alphabet: str, slots: int = 8) -> None:
     """Write what the server reads; the weights go along."""
     params = tree.map(fnp.asarray, params)
     save_generator(
         folder, lambda cache, tokens, positions: decode(params, cache, tokens, positions, cfg),
         empty_cache(cfg, slots), slots=slots, context=cfg.context, vocabulary=alphabet,
+        prefill=lambda cache, *prompt: prefill(params, cache, *prompt, cfg),
     )  # fmt: skip
 
 

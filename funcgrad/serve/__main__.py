@@ -89,8 +89,8 @@ async def worked(
 ) -> None:  # fmt: skip
     """Serve in a worker until it is told to end."""
     app = application(models, batching, args)
-    worker = Worker(channel, models)
-    app.reload = worker.reload
+    worker = Worker(channel, models, app.metrics)
+    app.reload, app.totals = worker.reload, worker.totals
     server = uvicorn.Server(uvicorn.Config(app, **told(args)))
     doing = asyncio.create_task(worker.run(lambda: server.started))
     await server.serve(sockets=[listening])

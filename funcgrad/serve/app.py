@@ -44,7 +44,8 @@ class App:
     max_body: bytes of a request; body_timeout: seconds for a client to send it; token: what
     requests but those for health must bring, as `Authorization: Bearer …`; threads: how many
     batches are computed at a time; reload: reads a model's file again, in place of
-    `models.reload`; log: is given a dictionary for each request that was answered
+    `models.reload`; log: is given a dictionary for each request that was answered; totals: gives
+    the text of /metrics, where other processes count, too
 
     >>> from funcgrad.serve import App, Model, Repository
     >>> app = App(Repository([Model("double", lambda x: 2 * x, {"x": ("float32", (-1,))})]))
@@ -57,16 +58,21 @@ class App:
         body_timeout: float = 30.0, token: str | None = None, threads: int = 1,
         reload: Callable[[str], Awaitable[None]] | None = None,
         log: Callable[[dict], None] | None = None,
+        totals: Callable[[], Awaitable[str]] | None = None,
     ):  # fmt: skip
         self.models = models
         self.batching = batching or Batching()
         self.max_body, self.body_timeout, self.token = max_body, body_timeout, token
         self.reload, self.log = reload or self._reload, log
         self.metrics = Metrics()
+        self.totals = totals or self._totals
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="funcgrad-serve")
         # A model that is replaced finishes what waits for it, and is gone with its queue.
         self._batchers: weakref.WeakKeyDictionary[Model, Batcher] = weakref.WeakKeyDictionary()
         self._decoders: weakref.WeakKeyDictionary[Generator, Decoder] = weakref.WeakKeyDictionary()
+
+    async def _totals(self) -> str:
+        return self.metrics.text()
 
     async def _reload(self, name: str) -> None:
         await asyncio.get_running_loop().run_in_executor(None, self.models.reload, name)
@@ -117,7 +123,7 @@ class App:
         self._check_token(scope)
         if parts == ["metrics"] and method == "GET":
             kind = b"text/plain; version=0.0.4"
-            return 200, self.metrics.text().encode(), [(b"content-type", kind)]
+            return 200, (await self.totals()).encode(), [(b"content-type", kind)]
         if parts == ["v2"] and method == "GET":
             told = {"name": "funcgrad", "version": "2", "extensions": ["binary_tensor_data"]}
             return 200, json.dumps(told).encode(), []

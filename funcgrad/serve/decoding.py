@@ -1,7 +1,8 @@
 """Sequences that are generated side by side: they join and leave between two steps.
 
-A prompt goes through the same steps as what follows it, a token at a time, and its logits are
-dropped; so what happens to a slot is a function of its own sequence.
+A prompt takes one call, between two steps, where the model has one for it; else it goes through the
+same steps as what follows it, a token at a time, and its logits are dropped. Either way what
+happens to a slot is a function of its own sequence.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import asyncio
 import heapq
 import itertools
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -83,7 +84,9 @@ class Decoder:
         cache = self.model.empty()
         try:
             while self._admit():
-                cache = await self._step(cache)
+                cache = await self._prompts(cache)
+                if any(self.slots):
+                    cache = await self._step(cache)
         except Exception as e:
             # The cache was given to the step, so it is lost to all that are under way.
             error = RequestError(f"{self.model.name} failed: {e}", 500, "model")
@@ -110,14 +113,28 @@ class Decoder:
         self.metrics.set("slots_used", used, **self._labels)
         return used
 
-    async def _step(self, cache: Tree) -> Tree:
+    async def _prompts(self, cache: Tree) -> Tree:
+        """Take the prompts that are new in slots, if the model takes them whole."""
+        for i, sequence in enumerate(self.slots):
+            if sequence is None or sequence.position or not self.model.takes_prompts:
+                continue
+            given = cache, i, sequence.prompt, sequence.options
+            token, cache = await self._computed(self.model.begin, *given)
+            sequence.position = len(sequence.prompt) - 1
+            if self._took(sequence, token):
+                self.slots[i] = None
+        return cache
+
+    async def _computed(self, call: Callable, *given: Any) -> tuple:
+        """What a call of the model gives, in the thread for that."""
         start = time.monotonic()
-        loop = asyncio.get_running_loop()
-        tokens, cache = await loop.run_in_executor(
-            self.pool, self.model.advance, cache, *self._state()
-        )
+        found = await asyncio.get_running_loop().run_in_executor(self.pool, call, *given)
         self.metrics.observe("compute_seconds", time.monotonic() - start, **self._labels)
         self.metrics.add("inference_exec_count", 1, **self._labels)
+        return found
+
+    async def _step(self, cache: Tree) -> Tree:
+        tokens, cache = await self._computed(self.model.advance, cache, *self._state())
         for i, sequence in enumerate(self.slots):
             if sequence is not None and self._took(sequence, int(tokens[i])):
                 self.slots[i] = None

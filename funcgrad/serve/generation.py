@@ -24,12 +24,14 @@ from funcgrad.core.aval import ShapeDtypeStruct
 from funcgrad.core.types import Tree
 from funcgrad.errors import ArgumentError, FormatError
 from funcgrad.export.exported import export, load
+from funcgrad.export.symbolic import symbolic_shape
 from funcgrad.serve.protocol import RequestError
 from funcgrad.transforms.batching.vmap import vmap
 from funcgrad.transforms.jit.jit import jit
 from funcgrad.transforms.jit.make_jaxpr import eval_shape
 
-MANIFEST, STEP = "generation.json", "step.fg"
+MANIFEST, STEP, PREFILL = "generation.json", "step.fg", "prefill.fg"
+LEAST = 16  # tokens of a prompt, up to powers of two, for which there is a program
 
 
 class Options(NamedTuple):
@@ -47,6 +49,9 @@ class Generator:
 
     step: see above. It must look at no place of the cache behind a position: there lies what was
     there before; and what it carries otherwise it must begin anew at position 0
+    prefill: prefill(cache, slot, tokens, length) takes a whole prompt, int32 (n,) of which `length`
+    count, and gives the logits (vocabulary,) of its last token, and the cache with what steps from
+    there on need; without it a prompt goes through the step, a token at a time
     cache: a tree of arrays or types, all zero in the beginning; slots: sequences at a time;
     context: tokens of a sequence at most, prompt and result; vocabulary: each token's text, for
     requests in words; end: the token that ends a sequence
@@ -64,6 +69,7 @@ class Generator:
     def __init__(
         self, name: str, step: Callable, cache: Tree, *, slots: int, context: int,
         vocabulary: Sequence[str] | None = None, end: int | None = None, version: str = "1",
+        prefill: Callable | None = None,
     ):  # fmt: skip
         self.name, self.version, self.slots, self.context, self.end = (
             name, version, slots, context, end
@@ -84,7 +90,21 @@ class Generator:
             logits, cache = step(cache, tokens, positions)
             return sample(logits, positions, *how), cache
 
+        def begin(cache: Tree, slot: Array, tokens: Array, length: Array, *how: Array) -> tuple:
+            assert prefill is not None
+            logits, cache = prefill(cache, slot, tokens, length)
+            last = fnp.reshape(fnp.subtract(length, 1), (1,))
+            return sample(logits[None], last, *how)[0], cache
+
         self._advance = jit(advance, donate_argnums=0)
+        self._begin = None if prefill is None else jit(begin, donate_argnums=0)
+        if prefill is not None:
+            _check_prefill(name, prefill, self.cache, min(LEAST, context), self.size)
+
+    @property
+    def takes_prompts(self) -> bool:
+        """Whether a prompt takes one call."""
+        return self._begin is not None
 
     def described(self, versions: Sequence[str]) -> dict[str, Any]:
         """As the protocol says it."""
@@ -124,10 +144,25 @@ class Generator:
         tokens, cache = self._advance(cache, *state)
         return np.asarray(tokens), cache
 
+    def begin(self, cache: Tree, slot: int, prompt: Sequence[int], options: Options) -> tuple:
+        """The token behind a prompt, and the cache, as `advance` gives them."""
+        assert self._begin is not None
+        n = len(prompt)
+        tokens = np.zeros(min(max(LEAST, 1 << (n - 1).bit_length()), self.context), "i4")
+        tokens[:n] = prompt
+        given = (options.seed, options.temperature, options.top_k)
+        how = [np.array([v], d) for v, d in zip(given, ("u4", "f4", "i4"), strict=True)]
+        token, cache = self._begin(cache, np.int32(slot), tokens, np.int32(n), *how)
+        return int(token), cache
+
     def warm_up(self, sizes: Sequence[int] = ()) -> None:
-        """Compile the step, which has one size."""
+        """Compile the step, which has one size, and for prompts as many as have sizes."""
         n, names = self.slots, ("i4", "i4", "u4", "f4", "i4")
-        self.advance(self.empty(), *(np.zeros(n, name) for name in names))
+        _, cache = self.advance(self.empty(), *(np.zeros(n, name) for name in names))
+        size = LEAST
+        while self.takes_prompts and size < 2 * self.context:
+            _, cache = self.begin(cache, 0, [0] * min(size, self.context), Options())
+            size *= 2
 
 
 def _check_numbers(name: str, slots: int, context: int) -> None:
@@ -149,12 +184,34 @@ def _check_step(name: str, step: Callable, cache: Tree, slots: int) -> int:
             f"Generator: {name}: step must give floating logits of shape ({slots}, vocabulary), "
             f"gave {logits}"
         )
-    if tree.structure(new) != tree.structure(cache) or any(
-        (a.shape, a.dtype) != (b.shape, b.dtype)
-        for a, b in zip(tree.leaves(new), tree.leaves(cache), strict=True)
-    ):
+    if not _alike(new, cache):
         raise ArgumentError(f"Generator: {name}: step must give a cache like its own, gave {new}")
     return shape[1]
+
+
+def _check_prefill(name: str, prefill: Callable, cache: Tree, n: int, size: int) -> None:
+    one = ShapeDtypeStruct((), "int32")
+    outs: Any = eval_shape(prefill, cache, one, ShapeDtypeStruct((n,), "int32"), one)
+    if not isinstance(outs, tuple) or len(outs) != 2:
+        raise ArgumentError(f"Generator: {name}: prefill must give (logits, cache), gave {outs}")
+    logits, new = outs
+    if getattr(logits, "shape", None) != (size,) or not dtypes.is_inexact(logits.dtype):
+        raise ArgumentError(
+            f"Generator: {name}: prefill must give floating logits of shape ({size},), "
+            f"gave {logits}"
+        )
+    if not _alike(new, cache):
+        raise ArgumentError(
+            f"Generator: {name}: prefill must give a cache like its own, gave {new}"
+        )
+
+
+def _alike(new: Tree, cache: Tree) -> bool:
+    """Whether trees have arrays of the same types at the same places."""
+    return tree.structure(new) == tree.structure(cache) and all(
+        (a.shape, a.dtype) == (b.shape, b.dtype)
+        for a, b in zip(tree.leaves(new), tree.leaves(cache), strict=True)
+    )
 
 
 def sample(logits: Any, positions: Any, seeds: Any, temperatures: Any, top_ks: Any) -> Any:
@@ -194,6 +251,7 @@ def save_generator(
     context: int,
     vocabulary: Sequence[str] | None = None,
     end: int | None = None,
+    prefill: Callable | None = None,
 ) -> None:
     """Write a folder that `python -m funcgrad.serve` serves; arguments are those of `Generator`.
 
@@ -208,12 +266,18 @@ def save_generator(
     """
     folder = Path(folder)
     made = Generator(
-        folder.name, step, cache, slots=slots, context=context, vocabulary=vocabulary, end=end
-    )
+        folder.name, step, cache, slots=slots, context=context, vocabulary=vocabulary, end=end,
+        prefill=prefill,
+    )  # fmt: skip
     row = ShapeDtypeStruct((slots,), "int32")
     folder.mkdir(parents=True, exist_ok=True)
     export(jit(step))(made.cache, row, row).save(folder / STEP)
-    told = {"slots": slots, "context": context, "vocabulary": made.vocabulary, "end": end}
+    if prefill is not None:
+        one = ShapeDtypeStruct((), "int32")
+        tokens = ShapeDtypeStruct(symbolic_shape("n", constraints=[f"n <= {context}"]), "int32")
+        export(jit(prefill))(made.cache, one, tokens, one).save(folder / PREFILL)
+    told = {"slots": slots, "context": context, "vocabulary": made.vocabulary, "end": end,
+            "prefill": prefill is not None}  # fmt: skip
     (folder / MANIFEST).write_text(json.dumps(told))
 
 
@@ -227,9 +291,10 @@ def load_generator(folder: Path, name: str, version: str) -> Generator:
         if not fits or not (end is None or (type(end) is int and end >= 0)):
             raise ValueError("of a vocabulary or end that is none")
         args, _ = exported.in_tree.unflatten(exported.in_avals)
+        prefill = load(folder / PREFILL).call if told.get("prefill") else None
         return Generator(
             name, exported.call, args[0], slots=told["slots"], context=told["context"],
-            vocabulary=words, end=end, version=version,
+            vocabulary=words, end=end, version=version, prefill=prefill,
         )  # fmt: skip
     except (ValueError, KeyError, TypeError, IndexError, RecursionError, ArgumentError) as e:
         raise FormatError(f"{folder} holds no generator: {e}") from None

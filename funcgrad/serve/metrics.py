@@ -40,6 +40,29 @@ class Metrics:
         made[0][bisect_left(BOUNDS, seconds)] += 1
         made[1] += seconds
 
+    def state(self, gauges: bool = True) -> dict[str, list]:
+        """All of it, as JSON has it; without `gauges`, of a process that is no more."""
+        values = [
+            [name, list(labels), value]
+            for name, of in self.values.items() if gauges or _HELP[name][0] != "gauge"
+            for labels, value in of.items()
+        ]  # fmt: skip
+        seconds = [
+            [name, list(labels), counts, total]
+            for name, of in self.seconds.items() for labels, (counts, total) in of.items()
+        ]  # fmt: skip
+        return {"values": values, "seconds": seconds}
+
+    def include(self, state: dict[str, list]) -> None:
+        """Add what another process counted."""
+        for name, labels, value in state["values"]:
+            self.values[name][tuple(map(tuple, labels))] += value
+        for name, labels, counts, total in state["seconds"]:
+            key = tuple(map(tuple, labels))
+            own = self.seconds[name].setdefault(key, [[0] * (len(BOUNDS) + 1), 0.0])
+            own[0] = [a + b for a, b in zip(own[0], counts, strict=True)]
+            own[1] += total
+
     def text(self) -> str:
         """All of it, as Prometheus reads it."""
         lines = []

@@ -3,7 +3,7 @@
 A supervisor reads the models and forks the workers, so that weights lie in memory once; nobody but
 the workers compiles. It replaces those that die. A new model is read by all before any serves it,
 each in place, so that no connection is lost. As the supervisor holds the socket, clients wait, at
-most, for a worker.
+most, for a worker. Workers tell it what they count, every second; it has the sums.
 """
 
 from __future__ import annotations
@@ -21,9 +21,13 @@ from collections.abc import Callable
 from typing import Any
 
 from funcgrad.errors import FuncgradError
+from funcgrad.serve.metrics import Metrics
 from funcgrad.serve.models import Repository, Served
+from funcgrad.serve.protocol import RequestError
 
 PATIENCE = 300.0  # seconds for a worker to read a model
+COUNTED = 1.0  # seconds between two times that a worker tells what it counted
+SUMMED = 10.0  # seconds to wait for the sums, while the supervisor reads a model, say
 MOST_DEATHS = 3  # of workers, one after the other, before any of them served
 
 
@@ -61,11 +65,13 @@ class Channel:
 class Worker:
     """What a worker knows of its supervisor. It belongs to the worker's event loop."""
 
-    def __init__(self, end: socket.socket, models: Repository):
+    def __init__(self, end: socket.socket, models: Repository, metrics: Metrics | None = None):
         self.models = models
+        self.metrics = metrics or Metrics()
         self._end = end
         self._prepared: Served | None = None
         self._answers: asyncio.Queue[dict] = asyncio.Queue()
+        self._sums: list[asyncio.Future[dict]] = []
         self._one = asyncio.Lock()
         self._writer: asyncio.StreamWriter | None = None
 
@@ -75,6 +81,7 @@ class Worker:
         while not is_ready():
             await asyncio.sleep(0.01)
         self._say(ready=True)
+        counting = asyncio.create_task(self._count())
         while line := await reader.readline():
             told = json.loads(line)
             if "prepare" in told:
@@ -82,8 +89,13 @@ class Worker:
             elif "commit" in told:
                 if self._prepared is not None:
                     self.models.put(self._prepared)
+            elif "sums" in told:
+                asked = self._sums.pop(0)
+                if not asked.done():
+                    asked.set_result(told["sums"])
             else:
                 self._answers.put_nowait(told)
+        counting.cancel()
         os.kill(os.getpid(), signal.SIGTERM)
 
     async def reload(self, name: str) -> None:
@@ -94,6 +106,25 @@ class Worker:
             error = (await self._answers.get())["loaded"]
         if error is not None:
             raise FuncgradError(error)
+
+    async def totals(self) -> str:
+        """What all workers counted, as `Metrics.text` says it; the others' a second ago."""
+        asked = asyncio.get_running_loop().create_future()
+        self._sums.append(asked)
+        self._say(counted=self.metrics.state(), sum=True)
+        try:
+            async with asyncio.timeout(SUMMED):
+                found = await asked
+        except TimeoutError:
+            raise RequestError("the supervisor is busy", 503, "busy") from None
+        summed = Metrics()
+        summed.include(found)
+        return summed.text()
+
+    async def _count(self) -> None:
+        while True:
+            self._say(counted=self.metrics.state())
+            await asyncio.sleep(COUNTED)
 
     async def _prepare(self, name: str) -> str | None:
         loop = asyncio.get_running_loop()
@@ -121,6 +152,8 @@ class Supervisor:
     ):  # fmt: skip
         self.models, self.work, self.count, self.grace = models, work, count, grace
         self.workers: dict[int, Channel] = {}
+        self._counted: dict[int, dict[str, list]] = {}
+        self._gone = Metrics()  # what workers counted that have died
         self._loads: list[tuple[int, str]] = []
         self._deaths = 0
         self._ends = False
@@ -174,6 +207,9 @@ class Supervisor:
     def _hear(self, child: int, told: dict[str, Any] | None) -> None:
         if told is None:
             self.workers.pop(child).end.close()
+            last = Metrics()
+            last.include(self._counted.pop(child, last.state()))
+            self._gone.include(last.state(gauges=False))
             os.kill(child, signal.SIGKILL)  # it may only be stuck
             os.waitpid(child, 0)
             self._deaths += 1
@@ -181,6 +217,16 @@ class Supervisor:
             self._loads.append((child, told["load"]))
         elif "ready" in told:
             self._deaths = 0
+        elif "counted" in told:
+            self._counted[child] = told["counted"]
+            if told.get("sum"):
+                self.workers[child].send(sums=self._sums())
+
+    def _sums(self) -> dict[str, list]:
+        total = Metrics()
+        for state in (self._gone.state(), *self._counted.values()):
+            total.include(state)
+        return total.state()
 
     def _load(self, asker: int, name: str) -> None:
         """All read a model; if all can, all serve it. Whoever dies meanwhile is replaced later."""

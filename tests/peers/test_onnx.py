@@ -13,7 +13,8 @@ import onnxruntime
 
 from funcgrad.errors import ExportError
 from funcgrad.export.onnx import to_onnx
-from tests.export.onnx.models import UNKNOWN, checked, compare, lacks, row_model
+from tests.export.onnx.applications import APPLICATIONS
+from tests.export.onnx.models import UNKNOWN, agrees, checked, lacks, row_model
 from tests.export.onnx.programs import PROGRAMS
 from tests.op_checks import by_dtype
 
@@ -33,24 +34,24 @@ def run(path, inputs):
 @by_dtype()
 def test_ops_mean_the_same_in_onnx_runtime(row, dtype, tmp_path):
     path = str(tmp_path / "op.onnx")
-    for i, case in enumerate(row.cases):
+    for case in row.cases:
         made = np.dtype(case.params.get("dtype") or bool)  # of an iota
         kinds = {dtype, made, str(row).removeprefix("convert to ")}
         refused = any(str(k) in map(str, UNKNOWN) for k in kinds) or made.kind == "c"
         try:
-            given, wanted, kinds = row_model(row, case, dtype, path)
+            found = row_model(row, case, dtype, path)
         except ExportError:
             # Some cases of an op without a translation are nothing once they are simplified.
             if not refused and not lacks(row, dtype):
                 raise
             continue
         checked(path)
-        compare(run(path, given), wanted, kinds, f"{row} {dtype} case {i}", ULPS)
+        agrees(row, case, dtype, run(path, found[0]), found, ULPS)
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", [*PROGRAMS, *APPLICATIONS])
 def test_programs_mean_the_same_in_onnx_runtime(name, tmp_path):
-    program = PROGRAMS[name]()
+    program = (PROGRAMS | APPLICATIONS)[name]()
     path = str(tmp_path / "program.onnx")
     to_onnx(
         program.fun, path, *program.args, stored_argnums=program.stored, dynamic=program.dynamic

@@ -180,6 +180,37 @@ def test_what_waits_too_long_is_given_up():
     assert len(sizes) == 1
 
 
+def test_clients_that_send_slowly_are_given_up_and_others_served_meanwhile():
+    model, _ = slow_model(0)
+    app = App(Repository([model]), body_timeout=0.1)
+    sent, whole = [], request(x=X)
+
+    async def trickles():
+        parts = iter(whole[i : i + 1] for i in range(len(whole)))
+
+        async def receive():
+            await asyncio.sleep(0.02)
+            return {"type": "http.request", "body": next(parts), "more_body": True}
+
+        async def send(message):
+            sent.append(message)
+
+        path = infer_path(model.name)
+        scope = {"type": "http", "method": "POST", "path": path, "headers": []}
+        await app(scope, receive, send)
+
+    async def both():
+        slow = asyncio.create_task(trickles())
+        answer = await call(app, "POST", infer_path(model.name), whole)
+        assert not slow.done()
+        await slow
+        return answer
+
+    assert asyncio.run(both())[0] == 200
+    assert sent[0]["status"] == 408
+    assert b"didn't come in time" in sent[1]["body"]
+
+
 def test_clients_that_go_are_dropped():
     model, sizes = slow_model(0.05)
     app = app_of(model, batching=Batching(max_batch_size=1))

@@ -118,6 +118,36 @@ def test_sampling_is_by_seed_and_among_the_likeliest():
     assert set(np.asarray(drawn(logits, zeros, seeds, ones * 50, zeros))) == {0, 1, 2, 3}
 
 
+def test_prompts_that_take_one_call_give_the_same():
+    weights = params()
+    steps, whole_prompts = [], []
+
+    def step(cache, tokens, positions):
+        return serve_gpt.decode(weights, cache, tokens, positions, CFG)
+
+    made = Generator("gpt", step, serve_gpt.empty_cache(CFG, SLOTS), slots=SLOTS,
+                     context=CFG.context, vocabulary=ALPHABET,
+                     prefill=lambda *given: serve_gpt.prefill(weights, *given, CFG))  # fmt: skip
+    begin, advance = made.begin, made.advance
+    made.begin = lambda cache, slot, prompt, how: (
+        whole_prompts.append(len(prompt)) or begin(cache, slot, prompt, how)
+    )
+    made.advance = lambda *state: steps.append(0) or advance(*state)
+    app = App(Repository([made]))
+    cases = [*CASES[1:5], ("abcdefghgfedcbaabcd", {"max_tokens": 3})]
+
+    async def every():
+        return await asyncio.gather(*(asked(app, p, **o) for p, o in cases))
+
+    for (prompt, options), (status, _, body) in zip(cases, asyncio.run(every()), strict=True):
+        assert status == 200, body
+        rest = {k: v for k, v in options.items() if k != "max_tokens"}
+        wanted = alone(prompt, options["max_tokens"], **rest)
+        assert json.loads(body)["text_output"] == wanted
+    assert sorted(whole_prompts) == sorted(len(p) for p, _ in cases)
+    assert len(steps) <= 20  # as many as the longest result, or few more
+
+
 # ---- slots, with a model that counts
 
 
@@ -277,5 +307,13 @@ def test_what_is_no_generator(tmp_path):
         make(step, vocabulary="ab")
     with pytest.raises(ArgumentError, match="end doesn't fit 5 logits"):
         make(step, end=5)
+    row = np.zeros(5, "f4")
+    for bad, match in (
+        (lambda *a: row, r"prefill must give \(logits, cache\)"),
+        (lambda *a: (row[:2], {}), r"floating logits of shape \(5,\)"),
+        (lambda *a: (row, {"x": row}), "prefill must give a cache like"),
+    ):
+        with pytest.raises(ArgumentError, match=match):
+            make(step, prefill=bad)
     with pytest.raises(ArgumentError, match="context"):
         save_generator(tmp_path, step, {}, slots=2, context=-1)

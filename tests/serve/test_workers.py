@@ -57,6 +57,11 @@ class Server:
         assert status == 200, body
         return round(float(results(body)["output"][0, 0] / (X @ W)[0, 0]))
 
+    def answered(self):
+        text = self.ask("GET", "/metrics")[1].decode()
+        (line,) = [x for x in text.split("\n") if x.startswith("funcgrad_inference_success{")]
+        return float(line.split()[-1])
+
     def workers(self):
         path = f"/proc/{self.process.pid}/task/{self.process.pid}/children"
         with open(path) as file:
@@ -101,6 +106,12 @@ def test_workers_die_and_swap_and_end(tmp_path):
         assert not errors
         assert set(seen) == {1, 2}
 
+        # What all have counted is told by each of them, and kept where one dies.
+        time.sleep(1.5)
+        before = server.answered()
+        assert before == server.answered()
+        assert before >= len(seen)
+
         # One that is killed, during a swap, is replaced, by one that serves what the others do.
         written(path, 3)
         old = server.workers()
@@ -113,6 +124,8 @@ def test_workers_die_and_swap_and_end(tmp_path):
         time.sleep(0.5)
         found = {server.infer() for _ in range(20)}
         assert found in ({2}, {3})
+        time.sleep(1.5)
+        assert server.answered() >= before + 20
     assert server.process.returncode == 0
     assert not any(os.path.exists(f"/proc/{p}") for p in new)
 

@@ -3,6 +3,7 @@
 - `model`: `to_onnx`, which traces a function and writes the model
 - `dynamic`: axes of any size, from traces at several sizes
 - `dims`: sizes with their formulas
+- `linalg/`: factors and spectra of matrices, as loops
 - `lowered`: the program that is translated: real, with formulas in place of their ops
 - `translate`: programs as graphs, equation by equation
 - `rules/`: what each primitive is in ONNX

@@ -15,6 +15,7 @@ import numpy as np
 from funcgrad import tree
 from funcgrad.core.aval import ShapedArray, ShapeDtypeStruct
 from funcgrad.core.ir import Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var
+from funcgrad.core.staging import Constant
 from funcgrad.errors import ExportError
 from funcgrad.export.onnx.dims import Dim, fitted
 from funcgrad.export.onnx.lowered import lowered
@@ -29,11 +30,13 @@ class _Differs(Exception):
 
 
 def traced_at_sizes(
-    fun: Callable, args: Sequence[Any], kept: Sequence[int], dynamic: Mapping[str, Any]
-) -> tuple[ClosedJaxpr, Any]:
+    fun: Callable, args: Sequence[Any], kept: Sequence[int], dynamic: Mapping[str, Any],
+    attention: bool = False,
+) -> tuple[ClosedJaxpr, Any]:  # fmt: skip
     """The program of a function for named sizes, and the tree of its results.
 
     kept: numbers of the arguments that have no such axes, as they are stored
+    attention: whether the program may have that op
     """
     names = list(dynamic)
     if 2 * len(names) + 1 > len(PRIMES):
@@ -47,7 +50,7 @@ def traced_at_sizes(
         sized = _with_sizes(fun, args, kept, dynamic, point)
         closed, out_tree = make_jaxpr(fun, return_shape=True)(*sized)
         traces.append((closed, out_tree))
-    jaxprs = [lowered(closed.jaxpr) for closed, _ in traces]
+    jaxprs = [lowered(closed.jaxpr, attention) for closed, _ in traces]
     try:
         same = _Unifier(points).program(jaxprs)
     except _Differs as e:
@@ -176,6 +179,8 @@ class _Unifier:
             return type(first)(*items) if hasattr(first, "_fields") else tuple(items)
         if all(v is first or v == first for v in values) or callable(first):
             return first
+        if type(first) is Constant and all(map(_same_array, values, values[1:])):
+            return first
         raise _Differs(f"{where} depends on them")
 
     def literal(self, atoms: Sequence[Any], where: Any) -> Literal:
@@ -187,6 +192,11 @@ class _Unifier:
             raise _Differs(f"{where} computes with a number that depends on them")
         found = self.size([int(v) for v in values], where)
         return SizeLiteral(first.value, first.aval, found)
+
+
+def _same_array(a: Constant, b: Constant) -> bool:
+    x, y = np.asarray(a.array), np.asarray(b.array)
+    return x.dtype == y.dtype and x.shape == y.shape and x.tobytes() == y.tobytes()
 
 
 class SizeLiteral(Literal):

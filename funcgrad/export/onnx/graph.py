@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from funcgrad.core.ir import Eqn
 from funcgrad.export.onnx.dims import Dim, Formula, is_static
 from funcgrad.export.onnx.kernels import BOOL, HELD, I8, ONNX_NAMES, carrier
 
@@ -24,9 +25,13 @@ class Untranslatable(Exception):
 
 
 class Tensor:
-    """A value of a graph. `small`: one of the same rank that is broadcast to this shape."""
+    """A value of a graph. `small`: one of the same rank that is broadcast to this shape.
 
-    __slots__ = ("_name", "constant", "dtype", "graph", "shape", "small")
+    constant: its elements, where they are a number of the program; stored: where they are a weight.
+    origin: the equation that made it, and that one's operands.
+    """
+
+    __slots__ = ("_name", "constant", "dtype", "graph", "origin", "shape", "small", "stored")
 
     def __init__(
         self,
@@ -43,6 +48,8 @@ class Tensor:
         self.shape = tuple(shape)
         self.small = small
         self.constant = constant
+        self.stored: np.ndarray | None = None
+        self.origin: tuple[Eqn, Sequence[Tensor]] | None = None
 
     @property
     def name(self) -> str:
@@ -67,8 +74,9 @@ class Tensor:
 class Graph:
     """Nodes in order; `outer` is the graph that this one is in."""
 
-    def __init__(self, onnx: Any, outer: Graph | None = None):
+    def __init__(self, onnx: Any, outer: Graph | None = None, opset: int = 21):
         self.onnx = onnx
+        self.opset: int = opset if outer is None else outer.opset
         self.outer = outer
         self.root: Graph = self if outer is None else outer.root
         self.nodes: list[Any] = []
@@ -104,7 +112,9 @@ class Graph:
         # What has a name is kept as it is: nothing is computed from it beforehand.
         known = None if name else array
         made = Tensor(self.root, chosen, array.dtype, array.shape, constant=known)
-        if key and not name:
+        if name:
+            made.stored = array
+        elif key:
             self.root.known[key] = made
         return made
 

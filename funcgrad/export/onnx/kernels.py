@@ -10,7 +10,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
-F4, F8, I1, I8, U1, BOOL = (np.dtype(c) for c in ("f4", "f8", "i1", "i8", "u1", "?"))
+F4, F8, I1, I4, I8, U1, BOOL = map(np.dtype, ("f4", "f8", "i1", "i4", "i8", "u1", "?"))
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 # Types that exist in ONNX under these names.

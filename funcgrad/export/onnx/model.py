@@ -23,6 +23,7 @@ from funcgrad.export.onnx.dynamic import traced_at_sizes
 from funcgrad.export.onnx.graph import Graph, Tensor, Untranslatable
 from funcgrad.export.onnx.kernels import held
 from funcgrad.export.onnx.lowered import lowered
+from funcgrad.export.onnx.rules.attention import OPSET
 from funcgrad.export.onnx.store import stored, tensor
 from funcgrad.export.onnx.translate import Translator
 from funcgrad.transforms.arguments import name_of
@@ -51,6 +52,7 @@ def to_onnx(
     opset: int = 21,
     dynamic: Mapping[str, Any] | None = None,
     stored_argnums: int | Sequence[int] = (),
+    attention: bool = False,
 ) -> None:
     """Write `fun(*args)` as an ONNX model; of an `Exported`, for the types it was exported for.
 
@@ -61,6 +63,7 @@ def to_onnx(
     dynamic: axes of any size, by name: {"batch": {"x": 0}} says that axis 0 of the input x is, or
         {"batch": {"x": 0, "y": 0}} of both. Sizes that follow from these are computed.
     opset: the version of the operators, 18 to 25; the lowest that does is what most runtimes read
+    attention: write attention as one node (opset 23), not as the products that it is made of
 
     Weights beyond 2 GB are beside the model, in `path` + ".data". Raises ExportError, before
     anything is written, with the operations that have no translation and the lines that they stand
@@ -81,6 +84,8 @@ def to_onnx(
         raise ExportError(
             f"to_onnx: opset must be from {min(IR_VERSIONS)} to {max(IR_VERSIONS)}, got {opset}"
         )
+    if attention and opset < OPSET:
+        raise ExportError(f"to_onnx: attention=True needs opset {OPSET} or later, got {opset}")
     if isinstance(fun, Exported):
         fun, args = _function_of(fun, args)
     what = name_of(fun)
@@ -89,10 +94,10 @@ def to_onnx(
         if not 0 <= i < len(args):
             raise ExportError(f"to_onnx: stored_argnums {i} is none of the {len(args)} arguments")
     if dynamic:
-        closed, out_tree = traced_at_sizes(fun, args, kept, dynamic)
+        closed, out_tree = traced_at_sizes(fun, args, kept, dynamic, attention)
     else:
         traced, out_tree = make_jaxpr(fun, return_shape=True)(*args)
-        closed = ClosedJaxpr(lowered(traced.jaxpr), traced.consts)
+        closed = ClosedJaxpr(lowered(traced.jaxpr, attention), traced.consts)
     values = _stored_values(args, kept, closed)
     names = input_names(closed)
     outputs = output_names(out_tree)
@@ -172,7 +177,7 @@ def written(
     names: of all inputs, captured values among them; values: of inputs that are stored, by number
     """
     jaxpr = closed.jaxpr
-    g, translator = Graph(onnx), Translator()
+    g, translator = Graph(onnx, opset=opset), Translator()
     n = len(closed.consts)
     known: dict[int, Any] = {i: np.asarray(c) for i, c in enumerate(closed.consts)}
     known |= {n + i: v for i, v in values.items()}

@@ -17,7 +17,7 @@ from funcgrad.errors import ExportError
 from funcgrad.export.onnx.dynamic import SizeLiteral
 from funcgrad.export.onnx.graph import Graph, Tensor, Untranslatable, same_shape
 from funcgrad.export.onnx.kernels import HELD, ONNX_NAMES, held
-from funcgrad.export.onnx.rules import MOVES, RULES, WITH_PROGRAMS
+from funcgrad.export.onnx.rules import KEPT, MOVES, RULES, WITH_PROGRAMS
 from funcgrad.export.onnx.scalars import elementwise
 from funcgrad.ops.elementwise import arithmetic, compare, rounding
 
@@ -50,8 +50,12 @@ class Translator:
         for eqn in jaxpr.eqns:
             outer = g.scope
             g.scope = outer + "".join(f"{s}/" for s in eqn.scopes)
-            outs = self.equation(g, eqn, [read(a) for a in eqn.ins])
+            ins = [read(a) for a in eqn.ins]
+            outs = self.equation(g, eqn, ins)
             g.scope = outer
+            for x in outs:
+                if x.constant is None and x.stored is None and x.origin is None and x not in ins:
+                    x.origin = (eqn, ins)
             env.update(zip(eqn.outs, outs, strict=True))
         return [read(a) for a in jaxpr.outs]
 
@@ -83,6 +87,8 @@ class Translator:
             return WITH_PROGRAMS[prim](g, eqn, ins, self.program)
         if prim in RULES and (found := RULES[prim](g, eqn, ins)) is not None:
             return found
+        if prim in KEPT:
+            return KEPT[prim](g, eqn, ins)
         if prim.call:
             return self.program(g, called_program(eqn), ins)
         types = [v.aval.dtype for v in eqn.outs]

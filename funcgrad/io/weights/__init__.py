@@ -5,6 +5,7 @@
 - `gguf`: llama.cpp's files, quantized tensors as floats
 - `blocks`: what the blocks of quantized numbers mean
 - `safetensors`: safetensors files, and folders of them
+- `parts`: arrays cut over devices, of which each process reads its own parts
 - `mapped`: files mapped into memory, read within bounds
 
 Arrays are NumPy's, on the mapped file where its bytes are what they need.

@@ -10,6 +10,7 @@ import numpy as np
 
 from funcgrad.io.weights.blocks import KINDS
 from funcgrad.io.weights.mapped import Mapped, Reader, nested
+from funcgrad.io.weights.parts import Blocks, Shardings, placed
 
 _PLAIN: dict[int, np.dtype] = {
     0: np.dtype("float32"), 1: np.dtype("float16"), 24: np.dtype("int8"), 25: np.dtype("int16"),
@@ -21,11 +22,14 @@ _STRING, _ARRAY = 8, 9
 MAX_NAME, MAX_DIMS, MAX_NESTED = 1 << 16, 4, 4
 
 
-def load_gguf(path: str | os.PathLike, *, flat: bool = False) -> tuple[dict[str, Any], dict]:
+def load_gguf(
+    path: str | os.PathLike, *, flat: bool = False, shardings: Shardings | None = None
+) -> tuple[dict[str, Any], dict]:
     """The tensors of a GGUF file (version 2 or 3), a tree by their dotted names, and its metadata.
 
     Shapes are NumPy's, the fastest axis last. F32, F16, BF16 and integers lie in the mapped file;
-    Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K and Q6_K become float32. With `flat` names stay whole. Raises
+    Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K and Q6_K become float32. With `flat` names stay whole.
+    `shardings` is as in `load_safetensors`: a process makes floats of its own parts alone. Raises
     FormatError for what is no such file, or has tensors of other kinds.
 
     >>> from funcgrad.io.weights import load_gguf
@@ -56,14 +60,15 @@ def load_gguf(path: str | os.PathLike, *, flat: bool = False) -> tuple[dict[str,
         file.error(f"its alignment is {alignment}")
     told = [_told(reader) for _ in range(tensors)]
     base = -(-reader.at // alignment) * alignment
-    found: dict[str, np.ndarray] = {}
+    found: dict[str, np.ndarray | Blocks] = {}
     for name, shape, kind, offset in told:
         if name in found:
             file.error(f"the tensor {name} stands twice")
         if offset % alignment:
             file.error(f"the tensor {name} is at {offset}, not aligned to {alignment}")
         found[name] = _tensor(file, name, shape, kind, base + offset)
-    return found if flat else nested(found), metadata
+    arrays = placed(found, shardings)
+    return arrays if flat else nested(arrays), metadata
 
 
 def _string(reader: Reader, most: int | None = None) -> str:
@@ -103,7 +108,7 @@ def _told(reader: Reader) -> tuple[str, list[int], int, int]:
     return name, shape, reader.number("I", "a type"), reader.number("Q", "an offset")
 
 
-def _tensor(file: Mapped, name: str, shape: list[int], kind: int, at: int) -> np.ndarray:
+def _tensor(file: Mapped, name: str, shape: list[int], kind: int, at: int) -> np.ndarray | Blocks:
     if kind in _PLAIN:
         return file.array(at, _PLAIN[kind], shape, name)
     if kind not in KINDS:
@@ -112,8 +117,5 @@ def _tensor(file: Mapped, name: str, shape: list[int], kind: int, at: int) -> np
     kind_name, numbers, width, meaning = KINDS[kind]
     if not shape or shape[-1] % numbers:
         file.error(f"rows of {name}, {shape}, aren't whole blocks of {kind_name}")
-    count = 1
-    for n in shape:
-        count *= n
-    raw = file.array(at, np.dtype("uint8"), (count // numbers, width), name)
-    return meaning(raw).astype(np.float32).reshape(shape)
+    raw = file.array(at, np.dtype("uint8"), (*shape[:-1], shape[-1] // numbers, width), name)
+    return Blocks(tuple(shape), raw, meaning)

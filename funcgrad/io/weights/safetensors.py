@@ -12,6 +12,7 @@ import numpy as np
 
 from funcgrad.errors import FormatError
 from funcgrad.io.weights.mapped import Mapped, nested
+from funcgrad.io.weights.parts import Shardings, placed
 
 MAX_HEADER = 100_000_000
 DTYPES: dict[str, np.dtype] = {
@@ -24,12 +25,17 @@ DTYPES: dict[str, np.dtype] = {
 }  # fmt: skip
 
 
-def load_safetensors(path: str | os.PathLike, *, flat: bool = False) -> dict[str, Any]:
+def load_safetensors(
+    path: str | os.PathLike, *, flat: bool = False, shardings: Shardings | None = None
+) -> dict[str, Any]:
     """The arrays of a safetensors file, or of all in a folder, as a tree by their dotted names.
 
     A folder may hold an index (`*.index.json`), as those of Hugging Face do: then each array comes
     from the file that it says. Arrays lie in the mapped files and can't be written to. With `flat`
     the names stay whole. Raises FormatError for what is no such file.
+
+    shardings: shardings(name, aval) says how an array is cut, or None for those that stay as they
+        are. Each process then reads its own parts alone.
 
     >>> import os, tempfile
     >>> from safetensors.numpy import save_file
@@ -40,9 +46,12 @@ def load_safetensors(path: str | os.PathLike, *, flat: bool = False) -> dict[str
     {'layer': {'w': array([1., 1.], dtype=float32)}}
     """
     path = Path(path)
-    if not path.is_dir():
-        arrays = read_file(path)
-        return arrays if flat else nested(arrays)
+    arrays = placed(_read_folder(path) if path.is_dir() else read_file(path), shardings)
+    return arrays if flat else nested(arrays)
+
+
+def _read_folder(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of all files in a folder, by name."""
     files = sorted(path.glob("*.safetensors"))
     if not files:
         raise FormatError(f"the folder {path} holds no safetensors files")
@@ -58,7 +67,7 @@ def load_safetensors(path: str | os.PathLike, *, flat: bool = False) -> dict[str
     missing = sorted(set(wanted or ()) - set(found))
     if missing:
         raise FormatError(f"the index in {path} names arrays that no file holds: {missing[:5]}")
-    return found if flat else nested(found)
+    return found
 
 
 def _index(folder: Path) -> dict[str, str] | None:

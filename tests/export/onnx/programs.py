@@ -8,7 +8,7 @@ import numpy as np
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
-from funcgrad import lax, nn, optim, random, tree
+from funcgrad import lax, nn, optim, quantization, random, tree
 
 
 @dataclass
@@ -207,11 +207,29 @@ def integrated():
     return Program(orbit, (normal(2, 5),))
 
 
+def quantized(config):
+    def made():
+        params = {"w": normal(32, 16) / 8, "v": normal(16, 16, seed=1)}
+        f = lambda params, x: nn.relu(x @ params["w"]) @ params["v"]
+        x = normal(10, 32, seed=2)
+        f, params, _ = fg.quantize(f, params, config, [(x,)])
+        return Program(f, (params, x), (0,), {"n": {"x": 0}}, ((normal(3, 32),),))
+
+    return made
+
+
 PROGRAMS = {
     f.__name__: f
     for f in (
         dense, training_step, convolutional, convolutional_gradient, transformer,
         transformer_gradient, lstm, lstm_gradient, k_means, drawn, branches, spectrum, ordered,
         integrated,
+    )
+} | {
+    f"quantized {name}": quantized(config)
+    for name, config in (
+        ("int4", quantization.WeightOnly(4, group=16)), ("int8", quantization.WeightOnly(8)),
+        ("dynamic", quantization.Int8Dynamic()), ("nf4", quantization.NF4(block=16)),
+        ("static", quantization.Int8Static(quantization.MinMax())),
     )
 }  # fmt: skip

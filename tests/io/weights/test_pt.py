@@ -1,9 +1,11 @@
 """PyTorch's files: what they hold comes out, and what is no weights stays inert."""
 
 import contextlib
+import io
 import os
 import pickle
 import struct
+import tarfile
 import zipfile
 
 import numpy as np
@@ -168,3 +170,11 @@ def test_damaged_files_are_format_errors(tmp_path):
         path.write_bytes(bytes(data))
         with contextlib.suppress(FormatError):
             load_pt(path)
+
+
+def test_tars_of_old_are_refused_with_the_reason(tmp_path):
+    path = tmp_path / "old.pt"
+    with tarfile.open(path, "w") as archive:
+        archive.addfile(tarfile.TarInfo("storages"), io.BytesIO())
+    with pytest.raises(FormatError, match="no zip archive .* PyTorch's older formats aren't read"):
+        load_pt(path)

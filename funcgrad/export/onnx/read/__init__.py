@@ -7,4 +7,5 @@
 - `losses`: losses over classes
 - `control`: branches and loops
 - `quantized`: integers that stand for floats
+- `resize`, `images`, `signal`: resizing; grids, crops and patches; windows and spectra
 """

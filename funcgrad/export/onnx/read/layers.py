@@ -1,4 +1,4 @@
-"""Convolutions, pools, norms, resizing, attention."""
+"""Convolutions, pools, norms, attention."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from funcgrad import dtypes, lax, nn
 from funcgrad import numpy as fnp
 from funcgrad.errors import ExportError
 from funcgrad.export.onnx.read.elementwise import element_type
-from funcgrad.export.onnx.read.graph import Node, integers, known
+from funcgrad.export.onnx.read.graph import Node, known
 
 Pads = list[tuple[int, int]]
 
@@ -38,7 +38,8 @@ def _pads(node: Node, size: Sequence[int], kernel: Sequence[int], strides: Seque
     return out
 
 
-def _conv(node: Node, x: Any, w: Any, b: Any = None) -> Any:
+def convolved(node: Node, x: Any, w: Any, b: Any = None) -> Any:
+    """A convolution, channels first, with the node's strides, holes and border."""
     rank = x.ndim - 2
     strides = node.get("strides") or [1] * rank
     holes = node.get("dilations") or [1] * rank
@@ -176,6 +177,12 @@ def _lp_pool(node: Node, x: Any) -> Any:
     return fnp.power(total, 1.0 / p).astype(x.dtype)
 
 
+def _global_lp_pool(node: Node, x: Any) -> Any:
+    p, axes = node.get("p", 2), tuple(range(2, x.ndim))
+    total = fnp.sum(fnp.power(fnp.abs(x), p), axis=axes, keepdims=True)
+    return fnp.power(total, 1.0 / p).astype(x.dtype)
+
+
 def _global(function: Callable) -> Callable:
     return lambda node, x: function(x, axis=tuple(range(2, x.ndim)), keepdims=True)
 
@@ -274,64 +281,6 @@ def _dropout(node: Node, x: Any, ratio: Any = None, training: Any = None) -> Any
     return [x, fnp.ones(x.shape, bool)]
 
 
-# ---- resizing
-
-
-def _resize(node: Node, x: Any, roi: Any = None, scales: Any = None, sizes: Any = None) -> Any:
-    mode, how = node.get("mode", "nearest"), node.get(
-        "coordinate_transformation_mode", "half_pixel"
-    )  # fmt: skip
-    if node.get("antialias", 0) or how == "tf_crop_and_resize" or mode == "cubic":
-        raise ExportError(f"from_onnx: a Resize of mode {mode}, {how} isn't read")
-    axes = [a % x.ndim for a in node.get("axes", range(x.ndim))]
-    if scales is not None and np.size(scales):
-        factors = [float(v) for v in known(scales, "scales")]
-        new = [math.floor(x.shape[a] * f) for a, f in zip(axes, factors, strict=True)]
-    else:
-        new = integers(sizes, "sizes")
-        factors = [m / x.shape[a] for a, m in zip(axes, new, strict=True)]
-        policy = node.get("keep_aspect_ratio_policy", "stretch")
-        if policy != "stretch":
-            one = (min if policy == "not_larger" else max)(factors)
-            factors = [one] * len(axes)
-            new = [int(x.shape[a] * one + 0.5) for a in axes]
-    for axis, factor, m in zip(axes, factors, new, strict=True):
-        if factor != 1 or m != x.shape[axis]:
-            x = _resized(node, x, axis, factor, m, mode, how)
-    return x
-
-
-def _resized(node: Node, x: Any, axis: int, factor: float, m: int, mode: str, how: str) -> Any:
-    n = x.shape[axis]
-    at = np.arange(m, dtype=np.float64)
-    whole = factor * n
-    if how == "asymmetric":
-        place = at / factor
-    elif how == "align_corners":
-        place = at * (n - 1) / (whole - 1) if whole > 1 else 0 * at
-    elif how == "pytorch_half_pixel":
-        place = (at + 0.5) / factor - 0.5 if m > 1 else 0 * at
-    elif how == "half_pixel_symmetric":
-        shift = n / 2 * (1 - m / whole)
-        place = shift + (at + 0.5) / factor - 0.5
-    else:
-        place = (at + 0.5) / factor - 0.5
-    if mode == "nearest":
-        rounding = node.get("nearest_mode", "round_prefer_floor")
-        place = {
-            "round_prefer_floor": np.ceil(place - 0.5), "round_prefer_ceil": np.floor(place + 0.5),
-            "floor": np.floor(place), "ceil": np.ceil(place),
-        }[rounding]  # fmt: skip
-        return fnp.take(x, np.clip(place, 0, n - 1).astype(np.int64), axis=axis)
-    place = np.clip(place, 0, n - 1)
-    low = np.minimum(np.floor(place), max(n - 2, 0)).astype(np.int64)
-    line = [-1 if i == axis else 1 for i in range(x.ndim)]
-    part = (place - low).reshape(line).astype(np.float32)
-    first = fnp.take(x, low, axis=axis)
-    second = fnp.take(x, np.minimum(low + 1, n - 1), axis=axis)
-    return (first * (1 - part) + second * part).astype(x.dtype)
-
-
 # ---- attention
 
 
@@ -424,10 +373,11 @@ def _mask(node: Node, q: Any, k: Any, mask: Any, past: int, lengths: Any) -> Any
 
 RULES: dict[str, Callable] = {
     "Attention": _attention, "AveragePool": _average_pool, "BatchNormalization": _batch_norm,
-    "Conv": _conv, "ConvTranspose": _conv_transpose, "Dropout": _dropout,
-    "GlobalAveragePool": _global(fnp.mean), "GlobalMaxPool": _global(fnp.max),
+    "Conv": convolved, "ConvTranspose": _conv_transpose, "Dropout": _dropout,
+    "GlobalAveragePool": _global(fnp.mean), "GlobalLpPool": _global_lp_pool,
+    "GlobalMaxPool": _global(fnp.max),
     "GroupNormalization": _group_norm, "InstanceNormalization": _instance_norm, "LRN": _lrn,
     "LayerNormalization": _layer_norm, "LpNormalization": _lp_norm, "LpPool": _lp_pool,
     "MaxPool": _max_pool, "MeanVarianceNormalization": _mean_variance,
-    "RMSNormalization": _rms_norm, "Resize": _resize, "RotaryEmbedding": _rotary,
+    "RMSNormalization": _rms_norm, "RotaryEmbedding": _rotary,
 }  # fmt: skip

@@ -18,13 +18,16 @@ from funcgrad.export.onnx.model import onnx_package
 from funcgrad.export.onnx.read import (
     control,
     elementwise,
+    images,
     indexing,
     layers,
     losses,
     quantized,
     recurrent,
     reductions,
+    resize,
     shape,
+    signal,
 )
 from funcgrad.export.onnx.read.graph import GraphProgram, Node, Rule
 
@@ -38,6 +41,9 @@ RULES: dict[str, Rule] = {
     **losses.RULES,
     **control.RULES,
     **quantized.RULES,
+    **resize.RULES,
+    **images.RULES,
+    **signal.RULES,
 }
 OLDEST = 13
 _DOMAINS = ("", "ai.onnx")
@@ -48,11 +54,11 @@ def from_onnx(path: str | os.PathLike) -> tuple[Callable, dict[str, Array]]:
     """A model as `(f, params)`: `f(params, *inputs)` computes what the model does.
 
     The floats among its weights are `params`, by name: what `grad` differentiates and an optimizer
-    changes. Integers (shapes, axes, indices) are part of the function. Inputs are in the model's
-    order, or given by name; f gives an array, or a tuple where the model has several outputs. It is
-    a function as any other: it differentiates, batches and compiles. `f.signature` lists its
-    inputs' names, dtypes and shapes (-1: any size). Operators of opset 13 and
-    later are read, those in `funcgrad.export.onnx.read.model.RULES`.
+    changes. Integers (shapes, axes, indices), and factors of sizes, are part of the function.
+    Inputs are in the model's order, or given by name; f gives an array, or a tuple where the model
+    has several outputs. It is a function as any other: it differentiates, batches and compiles.
+    `f.signature` lists its inputs' names, dtypes and shapes (-1: any size). Operators of opset 13
+    and later are read, those in `funcgrad.export.onnx.read.model.RULES`.
 
     Raises FormatError for what is no model, ExportError where it needs what can't be read.
 
@@ -77,8 +83,11 @@ def from_onnx(path: str | os.PathLike) -> tuple[Callable, dict[str, Array]]:
     if missing:
         raise ExportError(f"from_onnx: {path} has operators that aren't read: {sorted(missing)}")
     program = read_graph(onnx, proto.graph, opset, Path(path).parent)
+    fixed = _factors(proto.graph)
     params = {
-        name: Array(value) for name, value in program.constants.items() if _is_parameter(value)
+        name: Array(value)
+        for name, value in program.constants.items()
+        if _is_parameter(value) and name not in fixed
     }
     program.constants = {k: v for k, v in program.constants.items() if k not in params}
     names = [i.name for i in proto.graph.input if i.name in program.ins]
@@ -135,6 +144,12 @@ def loaded(onnx: Any, path: Path) -> Any:
             raise
         raise FormatError(f"from_onnx: {path} is no ONNX model: {e}") from None
     return proto
+
+
+def _factors(graph: Any) -> set[str]:
+    """Names of floats that sizes follow from: regions and factors of Resize."""
+    found = {name for n in graph.node if n.op_type == "Resize" for name in n.input[1:]}
+    return found.union(*(_factors(a.g) for n in graph.node for a in n.attribute if a.HasField("g")))
 
 
 def _missing(graph: Any, functions: Mapping) -> set[str]:

@@ -11,6 +11,7 @@ from funcgrad import dtypes
 from funcgrad import numpy as fnp
 from funcgrad.export.onnx.read.elementwise import converted, element_type
 from funcgrad.export.onnx.read.graph import Node
+from funcgrad.export.onnx.read.layers import convolved
 
 
 def _along(x: Any, of: Any, axis: int, block: int) -> Any:
@@ -82,8 +83,30 @@ def _qlinear_matmul(node: Node, a: Any, a_scale: Any, a_zero: Any, b: Any, b_sca
     return fnp.clip(wide + y_zero.astype(np.float32), limits.min, limits.max).astype(y_zero.dtype)
 
 
+def _conv_integer(node: Node, x: Any, w: Any, x_zero: Any = None, w_zero: Any = None) -> Any:
+    return convolved(node, _integers(x, x_zero, False), _channels(w, w_zero))
+
+
+def _channels(w: Any, zero: Any) -> Any:
+    """A kernel without its zero points, which may be one for each result channel."""
+    if zero is not None and np.size(zero) > 1:
+        zero = fnp.reshape(zero, (-1,) + (1,) * (w.ndim - 1))
+    return _integers(w, zero, False)
+
+
+def _qlinear_conv(node: Node, x: Any, x_scale: Any, x_zero: Any, w: Any, w_scale: Any, w_zero: Any,
+                  y_scale: Any, y_zero: Any, bias: Any = None) -> Any:  # fmt: skip
+    total = convolved(node, _integers(x, x_zero, False), _channels(w, w_zero), bias)
+    scale = (x_scale * w_scale / y_scale).astype(np.float32)
+    if np.size(scale) > 1:
+        scale = fnp.reshape(scale, (-1,) + (1,) * (x.ndim - 2))
+    wide = fnp.round(total.astype(np.float32) * scale)
+    limits = np.iinfo(y_zero.dtype)
+    return fnp.clip(wide + y_zero.astype(np.float32), limits.min, limits.max).astype(y_zero.dtype)
+
+
 RULES: dict[str, Callable] = {
-    "DequantizeLinear": _dequantize, "DynamicQuantizeLinear": _dynamic,
-    "MatMulInteger": _matmul_integer, "QLinearMatMul": _qlinear_matmul,
-    "QuantizeLinear": _quantize,
+    "ConvInteger": _conv_integer, "DequantizeLinear": _dequantize,
+    "DynamicQuantizeLinear": _dynamic, "MatMulInteger": _matmul_integer,
+    "QLinearConv": _qlinear_conv, "QLinearMatMul": _qlinear_matmul, "QuantizeLinear": _quantize,
 }  # fmt: skip

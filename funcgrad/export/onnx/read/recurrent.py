@@ -42,8 +42,8 @@ def _layer(gates: int, states: int, default: Sequence[str], cell: Callable) -> C
     def rule(
         node: Node, x: Any, w: Any, r: Any, b: Any = None, lengths: Any = None, *more: Any
     ) -> Any:
-        if node.get("layout", 0):
-            raise ExportError(f"from_onnx: {node} has its batch in front (layout 1)")
+        in_front = bool(node.get("layout", 0))  # the batch is
+        x = fnp.swapaxes(x, 0, 1) if in_front else x
         size = r.shape[-1]
         batch = x.shape[1]
         ways = _directions(node)
@@ -51,6 +51,8 @@ def _layer(gates: int, states: int, default: Sequence[str], cell: Callable) -> C
         each = len(functions) // len(ways)
         given = [*more, None, None, None]
         starts, peepholes = given[:states], given[states] if states == 2 else None
+        if in_front:
+            starts = [None if s is None else fnp.swapaxes(s, 0, 1) for s in starts]
         b = fnp.zeros((len(ways), 2 * gates * size), x.dtype) if b is None else b
         ys, lasts = [], []
         for d, backwards in enumerate(ways):
@@ -62,6 +64,8 @@ def _layer(gates: int, states: int, default: Sequence[str], cell: Callable) -> C
             lasts.append(last)
         outs = [fnp.stack(ys, 1)]
         outs += [fnp.stack([last[i] for last in lasts], 0) for i in range(states)]
+        if in_front:
+            outs = [fnp.moveaxis(outs[0], 2, 0), *(fnp.swapaxes(s, 0, 1) for s in outs[1:])]
         return outs
 
     return rule

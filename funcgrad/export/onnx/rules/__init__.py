@@ -6,7 +6,9 @@
 - `indexing`: gathers, scatters, windows at computed positions
 - `windows`: reductions of windows, and their gradients
 - `fourier`: Fourier transforms
+- `attention`: attention as one node, where it was kept
 - `control`: branches and loops
+- `origins`, `quantized`: several equations as one node, where they are of quantized numbers
 
 Elementwise ops need none, but where ONNX has the function: `plain` has those.
 """
@@ -17,11 +19,13 @@ from collections.abc import Callable
 
 from funcgrad.core.primitive import Primitive
 from funcgrad.export.onnx.rules import (
+    attention,
     control,
     fourier,
     indexing,
     plain,
     products,
+    quantized,
     reductions,
     structure,
     windows,
@@ -35,7 +39,10 @@ RULES: dict[Primitive, Callable] = {
     **indexing.RULES,
     **windows.RULES,
     **fourier.RULES,
+    **quantized.RULES,
 }
+# Ops that are formulas unless their node was asked for.
+KEPT: dict[Primitive, Callable] = attention.RULES
 WITH_PROGRAMS: dict[Primitive, Callable] = control.RULES
 # Their results are elements of their operands, so that narrow types need no rounding again.
 MOVES = frozenset(structure.RULES)

@@ -10,7 +10,7 @@ import numpy as np
 from funcgrad.core.ir import Eqn
 from funcgrad.export.onnx.dims import product
 from funcgrad.export.onnx.graph import Graph, Tensor
-from funcgrad.export.onnx.kernels import F4, held
+from funcgrad.export.onnx.kernels import F4, I1, I4, U1, held
 from funcgrad.export.onnx.rules.structure import padded
 from funcgrad.ops.contract import dot_general_p
 from funcgrad.ops.convolution.conv import conv_general_dilated_p
@@ -30,25 +30,28 @@ def _sum_type(dtype: np.dtype) -> np.dtype:
 def dot(g: Graph, eqn: Eqn, ins: Ins) -> list[Tensor]:
     """A contraction as a matrix product: batch axes first, then free ones, then contracted ones."""
     out = held(eqn.outs[0].aval.dtype)
+    contract, batch = eqn.params["dimension_numbers"]
+    shape = eqn.outs[0].aval.shape
+    if out == I4 and {x.dtype for x in ins} <= {I1, U1}:
+        x, y = ins
+        return [contracted(g, x, y, contract, batch, shape, "MatMulInteger", I4)]
     kind = _sum_type(out)
     x, y = (g.cast(v, kind) for v in ins)
-    (cx, cy), (bx, by) = eqn.params["dimension_numbers"]
-    made = contracted(g, x, y, (cx, cy), (bx, by), eqn.outs[0].aval.shape)
-    return [g.cast(made, out)]
+    return [g.cast(contracted(g, x, y, contract, batch, shape), out)]
 
 
 def contracted(
     g: Graph, x: Tensor, y: Tensor, contract: Sequence[Axes], batch: Sequence[Axes],
-    shape: Sequence[int],
+    shape: Sequence[int], kind: str = "MatMul", dtype: np.dtype | None = None,
 ) -> Tensor:  # fmt: skip
-    """The sums of products along axes that two arrays share."""
+    """The sums of products along axes that two arrays share, of a dtype if not of theirs."""
     (cx, cy), (bx, by) = contract, batch
     fx = [i for i in range(x.rank) if i not in cx and i not in bx]
     fy = [i for i in range(y.rank) if i not in cy and i not in by]
     shape = tuple(shape)
     depth = product([x.shape[i] for i in cx])
     if int(depth) == 0:
-        return g.full(shape, 0, x.dtype)
+        return g.full(shape, 0, dtype or x.dtype)
     xs = [x.shape[i] for i in fx]
     ys = [y.shape[i] for i in fy]
     shared = [x.shape[i] for i in bx]
@@ -56,7 +59,7 @@ def contracted(
     rows = xs if not bx and xs else [product(xs)]
     x = g.reshape(g.transpose(x, [*bx, *fx, *cx]), (*shared, *rows, depth))
     y = g.reshape(g.transpose(y, [*by, *cy, *fy]), (*shared, depth, product(ys)))
-    made = g.op("MatMul", x, y, shape=(*shared, *rows, product(ys)))
+    made = g.op(kind, x, y, shape=(*shared, *rows, product(ys)), dtype=dtype)
     return g.reshape(made, shape)
 
 

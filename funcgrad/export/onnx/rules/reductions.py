@@ -15,6 +15,7 @@ from funcgrad.export.onnx import functions
 from funcgrad.export.onnx.dims import Dim, is_static, product
 from funcgrad.export.onnx.graph import Graph, Tensor, Untranslatable
 from funcgrad.export.onnx.kernels import BOOL, F4, I8, held
+from funcgrad.export.onnx.rules.origins import known
 from funcgrad.export.onnx.rules.structure import joined
 from funcgrad.ops.base import sum_p
 from funcgrad.ops.cumulative import cumlogsumexp_p, cummax_p, cummin_p, cumprod_p, cumsum_p
@@ -56,6 +57,8 @@ def _sum(kind: str, empty: int) -> Callable:
         (x,), shape = ins, eqn.outs[0].aval.shape
         if 0 in map(int, x.shape):
             return [g.full(shape, empty, x.dtype)]
+        if x.dtype.kind in "iu" and (value := known(x)) is not None:  # stored codes
+            return [g.constant(eqn.prim.impl(np, value, **eqn.params), x.dtype)]
         return [g.reduce(kind, x, eqn.params["axes"])]
 
     return rule

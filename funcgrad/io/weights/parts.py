@@ -1,0 +1,56 @@
+"""Arrays of files as arrays that are cut over devices: a process reads its own parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from funcgrad.core.aval import ShapeDtypeStruct
+from funcgrad.errors import ArgumentError
+from funcgrad.parallel.arrays import make_array_from_callback
+from funcgrad.sharding import NamedSharding
+
+# How an array of this name and type is cut; None: not at all.
+Shardings = Callable[[str, ShapeDtypeStruct], NamedSharding | None]
+
+
+class Blocks(NamedTuple):
+    """Floats that lie in blocks along the last axis: what is asked for of them is computed then.
+
+    raw: the bytes, (…, blocks, bytes of one); meaning: these as floats
+    """
+
+    shape: tuple[int, ...]
+    raw: np.ndarray
+    meaning: Callable[[np.ndarray], np.ndarray]
+    dtype: np.dtype = np.dtype("float32")
+
+    def part(self, index: tuple[slice, ...]) -> np.ndarray:
+        """Some of it, by a slice an axis."""
+        rows = self.raw[index[:-1]]
+        *lead, _, width = rows.shape
+        found = self.meaning(rows.reshape(rows.size // width, width)).astype(self.dtype)
+        return found.reshape(*lead, self.shape[-1])[(..., index[-1])]
+
+    def whole(self) -> np.ndarray:
+        """All of it."""
+        return self.part((slice(None),) * len(self.shape))
+
+
+def placed(
+    arrays: Mapping[str, np.ndarray | Blocks], shardings: Shardings | None
+) -> dict[str, Any]:
+    """Arrays as shardings say, whole ones where these give None (or there are none)."""
+    return {name: _placed(name, x, shardings) for name, x in arrays.items()}
+
+
+def _placed(name: str, x: np.ndarray | Blocks, shardings: Shardings | None) -> Any:
+    how = None if shardings is None else shardings(name, ShapeDtypeStruct(x.shape, x.dtype))
+    if how is None:
+        return x.whole() if isinstance(x, Blocks) else x
+    if not isinstance(how, NamedSharding):
+        raise ArgumentError(f"shardings: of {name} need a NamedSharding or None, got {how!r}")
+    read = x.part if isinstance(x, Blocks) else x.__getitem__
+    return make_array_from_callback(x.shape, how, lambda index: np.array(read(index)), x.dtype)
