@@ -102,9 +102,14 @@ def pooled(
     """
     array = table.array if isinstance(table, Tapped) else table
     starts, ends = bounds
-    data = _data(array, ids, factors)
-    rows = array.values if isinstance(array, QuantizedTable) else array
-    out = csr_matmul_p.bind(data, ids, starts, ends, rows)
+    data, at, rows = _data(array, ids, factors), ids, array
+    if isinstance(array, QuantizedTable):
+        rows = array.values
+        if array.bits < 8:
+            # Unpacked rows of a batch are few; those of a table would be copied.
+            at = fnp.arange(ids.shape[0], dtype="int32")
+            rows = array.codes(from_zero(ids, array.shape[0]))
+    out = csr_matmul_p.bind(data, at, starts, ends, rows)
     bad = fnp.cumsum((ids < 0) | (ids >= array.shape[0]), dtype="int32")
     before = fnp.concatenate([fnp.zeros(1, "int32"), bad])
     missing = before.at[ends].get(mode="clip") > before.at[starts].get(mode="clip")
