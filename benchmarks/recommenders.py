@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -26,19 +27,19 @@ from funcgrad.recsys import models
 
 TABLES, DIM, BATCH, MOST, DENSE = 26, 64, 2048, 20, 13
 NAMES = tuple(f"t{i:02}" for i in range(TABLES))
-Step = Callable[[], Any]
+Step, Clock = Callable[[], Any], Callable[[], float]
 
 
-def in_turn(turns: int, *runs: Step) -> list[float]:
+def in_turn(turns: int, *runs: Step, clock: Clock = time.perf_counter) -> list[float]:
     """Seconds of the quickest call of each, called by turns, after a first one."""
     for run in runs:
         run()
     times = [float("inf")] * len(runs)
     for _ in range(turns):
         for i, run in enumerate(runs):
-            started = time.perf_counter()
+            started = clock()
             run()
-            times[i] = min(times[i], time.perf_counter() - started)
+            times[i] = min(times[i], clock() - started)
     return times
 
 
@@ -157,12 +158,14 @@ class TorchTables:
 
 # ---- what is measured
 
+Timed = Callable[..., list[float]]
 
-def against_torch(rows: int, turns: int) -> Iterator[str]:
+
+def against_torch(rows: int, timed: Timed) -> Iterator[str]:
     """Lookups, steps of tables, and steps of a DLRM."""
     import torch
 
-    torch.set_num_threads(2)
+    torch.set_num_threads(int(os.environ.get("FUNCGRAD_NUM_THREADS", "2")))
     rng = np.random.default_rng(0)
     tables, features = tables_of(rng, rows, DIM), batch_of(rng, rows)
     theirs = TorchTables(torch, tables, features)
@@ -172,11 +175,11 @@ def against_torch(rows: int, turns: int) -> Iterator[str]:
         fg.block_until_ready(look_up(tables, features))
 
     with torch.no_grad():
-        a, b, c = in_turn(turns, ours, theirs.look_up, theirs.copied)
+        a, b, c = timed(ours, theirs.look_up, theirs.copied)
     yield f"pooled lookups, {rows} rows: {b / a:.2f} × PyTorch, {c / a:.2f} × a copy of the rows"
     weights = rng.standard_normal((BATCH, DIM), np.float32)
     trained = Trained(tables, features, partial(sum_of_bags, fnp.asarray(weights)))
-    a, b = in_turn(turns, trained, partial(theirs.step, torch.from_numpy(weights)))
+    a, b = timed(trained, partial(theirs.step, torch.from_numpy(weights)))
     yield f"lookups, gradients, row-wise Adagrad: {b / a:.2f} × PyTorch's sparse gradients"
     cfg = models.DLRMConfig(NAMES, DENSE, DIM, bottom=(512, 256), top=(512, 256))
     x = rng.standard_normal((BATCH, DENSE), np.float32)
@@ -188,11 +191,11 @@ def against_torch(rows: int, turns: int) -> Iterator[str]:
 
     trained = Trained(trained.state[0], features, loss, models.dlrm_init(random.key(0), cfg))
     other = theirs.dlrm(cfg, torch.from_numpy(x), torch.from_numpy(labels))
-    a, b = in_turn(turns, trained, other)
+    a, b = timed(trained, other)
     yield f"DLRM step: {b / a:.2f} × PyTorch"
 
 
-def of_many_rows(turns: int, sizes: tuple[int, ...] = (10**4, 10**5, 10**6, 10**7)) -> str:
+def of_many_rows(timed: Timed, sizes: tuple[int, ...] = (10**4, 10**5, 10**6, 10**7)) -> str:
     """One table's step, beside that of the smallest: memory's caches alone make a difference."""
     rng, dim, runs = np.random.default_rng(0), 16, []
     weights = fnp.asarray(rng.standard_normal((BATCH, dim), np.float32))
@@ -200,12 +203,12 @@ def of_many_rows(turns: int, sizes: tuple[int, ...] = (10**4, 10**5, 10**6, 10**
         features = batch_of(np.random.default_rng(1), rows, ("t",))
         tables = {"t": fnp.zeros((rows, dim))}
         runs.append(Trained(tables, features, partial(sum_of_bags, weights)))
-    times = in_turn(turns, *runs)
+    times = timed(*runs)
     parts = (f"{n:.0e}: {t / times[0]:.2f}" for n, t in zip(sizes, times, strict=True))
     return f"step by rows, beside the first: {', '.join(parts)}"
 
 
-def hidden(turns: int, rows: int = 100_000) -> str:
+def hidden(timed: Timed, rows: int = 100_000) -> str:
     """How much of the time to make batches passes behind steps."""
     rng = np.random.default_rng(0)
     names = NAMES[:8]
@@ -214,10 +217,9 @@ def hidden(turns: int, rows: int = 100_000) -> str:
         tables_of(rng, rows, DIM, names), batch_of(np.random.default_rng(1), rows, names),
         partial(sum_of_bags, weights),
     )  # fmt: skip
-    make = partial(lambda: batch_of(np.random.default_rng(1), rows, names))
 
-    def alone() -> None:
-        trained()
+    def make() -> Any:
+        return batch_of(np.random.default_rng(1), rows, names)
 
     def one_after_the_other() -> None:
         trained.features = make()
@@ -230,7 +232,7 @@ def hidden(turns: int, rows: int = 100_000) -> str:
             trained()
             trained.features = coming.result()
 
-        a, b, c = in_turn(turns, alone, one_after_the_other, beside)
+        a, b, c = timed(trained, one_after_the_other, beside)
     return (
         f"of a loader's time {(b - c) / max(b - a, 1e-9):.0%} is hidden ({(b - a) / a:.2f} steps)"
     )
@@ -241,11 +243,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=100_000, help="of each of 26 tables")
     parser.add_argument("--turns", type=int, default=20)
+    parser.add_argument("--cpu", action="store_true", help="count processors' time")
     args = parser.parse_args()
-    print(of_many_rows(args.turns), flush=True)
-    print(hidden(args.turns), flush=True)
-    for line in against_torch(args.rows, args.turns):
+    clock = time.process_time if args.cpu else time.perf_counter
+    timed = partial(in_turn, args.turns, clock=clock)
+    print(of_many_rows(timed), flush=True)
+    for line in against_torch(args.rows, timed):
         print(line, flush=True)
+    print(hidden(partial(in_turn, args.turns)), flush=True)
 
 
 if __name__ == "__main__":
