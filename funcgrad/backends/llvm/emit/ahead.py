@@ -120,7 +120,7 @@ def prefetch_turns(e: Any, s: While) -> None:
         return
     size = min(t.buffer.size - t.index.const for t in numbers)
     prefetch_rows(e, axis, e.env[axis], size, inner.axis, inner.size, around, inner.body, True,
-                  step=by.value)  # fmt: skip
+                  step=int(by.value))  # fmt: skip
 
 
 def prefetch_block(e: Any, axis: Value, most: int, j: str) -> None:
