@@ -47,9 +47,11 @@ from funcgrad.recsys.rows import IndexedRows
 from funcgrad.recsys.sharded import (
     ShardedTables,
     average_replicas,
+    begin_rows,
     gather_tables,
     partition_specs,
     put,
+    reshard_tables,
     shard_tables,
     split_batch,
 )
@@ -70,6 +72,7 @@ from funcgrad.recsys.zch import (
     zch_init,
     zch_put,
     zch_rows,
+    zch_specs,
     zch_update,
 )
 
@@ -77,15 +80,16 @@ __all__ = [
     "JaggedTensor", "KeyedJaggedTensor",
     "check_features", "embedding", "embedding_bag", "QuantizedTable", "quantize_rows",
     "IndexedRows", "value_and_sparse_grad",
-    "Layout", "ShardedTables", "TableSharding", "average_replicas", "column_wise",
-    "data_parallel", "gather_tables", "grid", "layout", "partition_specs", "put", "row_wise",
-    "shard_tables", "split_batch",
+    "Layout", "ShardedTables", "TableSharding", "average_replicas", "begin_rows", "column_wise",
+    "data_parallel", "gather_tables", "grid", "layout", "partition_specs", "put", "reshard_tables",
+    "row_wise", "shard_tables", "split_batch",
     "table_column_wise", "table_row_wise", "table_wise",
     "ArrivedIds", "check_exchange", "exchange_ids", "overlapped",
     "Bandwidths", "Plan", "TableStats", "measure_bandwidths", "plan", "plan_from_json",
     "Metric", "ndcg_at", "normalized_entropy", "recall_at", "streaming_auc",
     "models",
     "DiskTable", "create_disk_table",
-    "ZCHConfig", "ZCHState", "zch_check", "zch_init", "zch_put", "zch_rows", "zch_update",
+    "ZCHConfig", "ZCHState", "zch_check", "zch_init", "zch_put", "zch_rows", "zch_specs",
+    "zch_update",
     "SparseState", "adagrad", "apply_updates", "lamb", "lazy_adam", "rowwise_adagrad", "sgd",
 ]  # fmt: skip

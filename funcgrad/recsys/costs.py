@@ -19,12 +19,14 @@ import numpy as np
 from funcgrad import dtypes
 from funcgrad.errors import ArgumentError
 from funcgrad.recsys.layouts import KINDS, OF_NODES, TableSharding
+from funcgrad.recsys.tables import QuantizedTable
 
 # What an optimizer keeps for each number of a table; of row-wise ones, for each row.
 OPTIMIZERS = {"sgd": 0.0, "adagrad": 1.0, "rowwise_adagrad": None, "lazy_adam": 2.0, "lamb": 2.0}
 # How a table is trained: by the rows that were read; by gradients of its shape; or by those rows in
 # a cache of a part of them, with all rows in a file.
 KERNELS = ("fused", "dense", "cached")
+BITS = {"int8": 8, "int4": 4}  # of elements of rows that have a scale
 ID_BYTES = 4  # of an id, and of how many a bag has
 LINE = 64  # bytes of a cache's line, which memory gives at once
 
@@ -32,7 +34,8 @@ LINE = 64  # bytes of a cache's line, which memory gives at once
 @dataclass(frozen=True)
 class TableStats:
     """A table and how it is used: its shape, how many ids a bag has on average, and its dtype.
-    cache: which part of its rows a cache holds, where it has the kernel "cached".
+    Those of "int8" and "int4" have a scale a row (`quantize_rows`), and are read only. cache: which
+    part of its rows a cache holds, where it has the kernel "cached".
 
     >>> from funcgrad import recsys
     >>> recsys.TableStats(1000, 16, pooling=20.0)
@@ -161,7 +164,8 @@ def options(
         for columns in _columns(kind, table, job):
             for kernel in kernels:
                 # Dense gradients can be summed over devices, but aren't exchanged by rows.
-                if kernel != "dense" or KINDS[kind] == "whole":
+                dense = KINDS[kind] == "whole" and table.dtype not in BITS
+                if kernel != "dense" or dense:
                     found.append(_option(kind, columns, table, job, kernel))
     if not found:
         raise ArgumentError(
@@ -187,32 +191,40 @@ def _option(kind: str, columns: int, table: TableStats, job: Job, kernel: str) -
     """The cost of one of a table's blocks, to each of its devices."""
     exchange = KINDS[kind]
     among = {"whole": 1, "table": 1, "row": job.devices, "node": job.local}[exchange]
-    itemsize = np.dtype(dtypes.canonical(table.dtype)).itemsize
     width = table.dim / columns
     bags = job.batch * (1 if exchange == "whole" else job.devices)
     ids = bags * table.pooling / among
-    read = ids * max(width * itemsize, LINE)
+    row, trained = _row_bytes(table, width), table.dtype not in BITS
+    state = _state(job.optimizer, width) * 4 * trained
+    read = ids * max(row, LINE)
     out = bags * width * 4
     arriving = 0 if exchange == "whole" else bags * (table.pooling + 1) * ID_BYTES
     # Of each id that arrives, whoever's it is, its place is looked at.
     local = (max(ids * ID_BYTES, arriving) + read + out) / job.speed.memory
     rows = math.ceil(table.rows / among)
-    kept = rows * width * itemsize + rows * _state(job.optimizer, width) * 4
-    seconds = 3 * local + _exchange(exchange, out, arriving, table, job)
+    kept = rows * (row + state)
+    seconds = (3 if trained else 1) * local
+    seconds += _exchange(exchange, out, arriving, table, job) if trained or arriving else 0
     if kernel == "dense":
         # The gradient is begun and read, the table and its state are read and written.
         size = rows * width * 4
-        states = rows * _state(job.optimizer, width) * 4
-        seconds += (4 * size + 2 * states) / job.speed.memory
+        seconds += (4 * size + 2 * rows * state) / job.speed.memory
         kept += size
     elif kernel == "cached":
         # Rows come in and go out with their state, where the cache hasn't got them.
-        row = width * itemsize + _state(job.optimizer, width) * 4
-        seconds += 2 * ids * (1 - _hits(table)) * row / job.speed.disk
+        both = 2 if trained else 1
+        seconds += both * ids * (1 - _hits(table)) * (row + state) / job.speed.disk
         kept *= table.cache
     unit = {"whole": "all", "row": "all", "table": "device", "node": "node"}[exchange]
     taken = kept + 2 * out + arriving
     return Option(kind, columns, unit, kind == "table_column_wise", seconds, taken, kernel)
+
+
+def _row_bytes(table: TableStats, width: float) -> float:
+    """Of a row of so many columns, and its scale if it has one."""
+    if table.dtype in BITS:
+        return width * BITS[table.dtype] / 8 + 4
+    return width * np.dtype(dtypes.canonical(table.dtype)).itemsize
 
 
 def _hits(table: TableStats) -> float:
@@ -228,7 +240,7 @@ def _state(optimizer: str, width: float) -> float:
 
 def _exchange(exchange: str, out: float, arriving: float, table: TableStats, job: Job) -> float:
     """Seconds for ids, results, and results' cotangents over the links."""
-    across = job.nodes > 1
+    across, ways = job.nodes > 1, 1 if table.dtype in BITS else 2
     slow = job.speed.between_nodes if across else job.speed.link
     others = 1 - 1 / job.devices
     if exchange == "whole":
@@ -236,8 +248,8 @@ def _exchange(exchange: str, out: float, arriving: float, table: TableStats, job
     if exchange == "node":
         inside = out * (1 - 1 / job.local) / job.speed.link
         between = out / job.local * (1 - 1 / job.nodes) / slow
-        return arriving * others / slow + 2 * (inside + between)
-    return (arriving + 2 * out) * others / slow
+        return arriving * others / slow + ways * (inside + between)
+    return (arriving + ways * out) * others / slow
 
 
 def as_stats(name: str, table: Any) -> TableStats:
@@ -250,7 +262,8 @@ def as_stats(name: str, table: Any) -> TableStats:
         shape = tuple(getattr(table, "shape", table))
         if len(shape) != 2:
             raise ArgumentError(f"recsys.plan: table {name!r} must be (rows, dim), got {shape}")
-        dtype = str(getattr(table, "dtype", "float32"))
+        quantized = isinstance(table, QuantizedTable)
+        dtype = f"int{table.bits}" if quantized else str(getattr(table, "dtype", "float32"))
         stats = TableStats(*shape, dtype=dtype)
     bad = min(stats.rows, stats.dim) < 1 or stats.pooling < 0
     if bad or not 0 < stats.cache <= 1:

@@ -36,6 +36,8 @@ def create_disk_table(
     columns: by name the shape of what each row has, as {"rows": (16,), "sum": ()} for a table of 16
     columns with row-wise Adagrad's sums; begin: by name a function from the first row and the one
     behind the last to these rows; zeros otherwise, which take no room until they are written.
+    dtype: of all, or by name: {"values": "uint8", "scales": "float32"} for rows of 4 bits, of which
+    `QuantizedTable(cache["values"], cache["scales"], bits=4)` is looked up.
 
     >>> import tempfile
     >>> from funcgrad import recsys
@@ -51,9 +53,15 @@ def create_disk_table(
         raise ArgumentError(
             f"recsys.create_disk_table: need rows and columns, got {rows} and {dict(columns)}"
         )
+    kinds = dtype if isinstance(dtype, Mapping) else dict.fromkeys(columns, dtype)
+    if set(kinds) != set(columns):
+        raise ArgumentError(
+            f"recsys.create_disk_table: dtypes are for {sorted(kinds)}, columns are "
+            f"{sorted(columns)}"
+        )
     base.mkdir(parents=True, exist_ok=True)
-    kind = dtypes.canonical(dtype)
     for name, shape in columns.items():
+        kind = dtypes.canonical(kinds[name])
         made = np.lib.format.open_memmap(base / f"{name}.npy", "w+", kind, (rows, *shape))
         if begin is not None and name in begin:
             for start in range(0, rows, 65536):

@@ -8,6 +8,7 @@ its place in a pool. So tables of any size lie on any device, and one exchange s
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -222,19 +223,44 @@ class Layout:
         >>> recsys.layout({"ad": (3, 4)}, {"ad": recsys.row_wise()}, mesh).bytes_per_device()
         [32, 16]
         """
-        whole = sum(
-            s.rows * s.dim * np.dtype(s.dtype).itemsize
-            for _, s in self.tables
-            if s.sharding.kind == "data_parallel"
+        return [sum(n for _, n in self._parts(device)) for device in range(self.mesh.size)]
+
+    def _repr_html_(self) -> str:
+        """A column for each of the first devices, with the bytes of each table's part."""
+        devices = range(min(self.mesh.size, 32))
+        most = max(1, *self.bytes_per_device())
+        names, boxes = [k for k, _ in self.tables], []
+        for device in devices:
+            y, x = 170.0, 40 * device
+            for name, nbytes in self._parts(device):
+                height = 150 * nbytes / most
+                y -= height
+                hue = 360 * names.index(name) // len(names)
+                boxes.append(
+                    f'<rect x="{x}" y="{y:.1f}" width="34" height="{height:.1f}" stroke="white" '
+                    f'fill="hsl({hue},50%,60%)"><title>{html.escape(name)}: {nbytes} bytes</title>'
+                    "</rect>"
+                )
+            boxes.append(f'<text x="{x + 12}" y="186" font-size="11">{device}</text>')
+        key = ", ".join(
+            f'<span style="color:hsl({360 * i // len(names)},50%,45%)">{html.escape(k)}</span> '
+            f"({s.sharding.kind})"
+            for i, (k, s) in enumerate(self.tables)
         )
-        return [
-            whole + sum(
-                (rows.stop - rows.start) * pool.width * np.dtype(pool.dtype).itemsize
-                for _, pool in self.pools
-                for _, rows, _ in self.pieces(pool, device)
-            )
-            for device in range(self.mesh.size)
-        ]  # fmt: skip
+        return (
+            f"<div>{key}<br>"
+            f'<svg width="{40 * len(devices)}" height="190">{"".join(boxes)}</svg></div>'
+        )
+
+    def _parts(self, device: int) -> Iterator[tuple[str, int]]:
+        """(table, bytes) of what a device has, whole tables first."""
+        for name, s in self.tables:
+            if s.sharding.kind == "data_parallel":
+                yield name, s.rows * s.dim * np.dtype(s.dtype).itemsize
+        for _, pool in self.pools:
+            for shard, rows, _ in self.pieces(pool, device):
+                size = pool.width * np.dtype(pool.dtype).itemsize
+                yield shard.table, (rows.stop - rows.start) * size
 
 
 def layout(

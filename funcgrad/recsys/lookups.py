@@ -18,7 +18,7 @@ from funcgrad.core.trace import aval_of
 from funcgrad.errors import ArgumentError, DifferentiationError
 from funcgrad.ops.csr import csr_matmul_p
 from funcgrad.ops.csr import rows_of as bags_of
-from funcgrad.recsys.rows import IndexedRows
+from funcgrad.recsys.rows import IndexedRows, Lines
 from funcgrad.recsys.tables import QuantizedTable, as_table, from_zero, read_rows
 from funcgrad.transforms.derivatives.grad import value_and_grad
 from funcgrad.transforms.jit.make_jaxpr import eval_shape
@@ -102,9 +102,14 @@ def pooled(
     """
     array = table.array if isinstance(table, Tapped) else table
     starts, ends = bounds
-    data = _data(array, ids, factors)
-    rows = array.values if isinstance(array, QuantizedTable) else array
-    out = csr_matmul_p.bind(data, ids, starts, ends, rows)
+    data, at, rows = _data(array, ids, factors), ids, array
+    if isinstance(array, QuantizedTable):
+        rows = array.values
+        if array.bits < 8:
+            # Unpacked rows of a batch are few; those of a table would be copied.
+            at = fnp.arange(ids.shape[0], dtype="int32")
+            rows = array.codes(from_zero(ids, array.shape[0]))
+    out = csr_matmul_p.bind(data, at, starts, ends, rows)
     bad = fnp.cumsum((ids < 0) | (ids >= array.shape[0]), dtype="int32")
     before = fnp.concatenate([fnp.zeros(1, "int32"), bad])
     missing = before.at[ends].get(mode="clip") > before.at[starts].get(mode="clip")
@@ -210,12 +215,13 @@ def _gradient(lookup: Lookup, ct: Any, shape: tuple[int, int], axes: tuple) -> I
     """The rows' cotangents, of that of what a lookup gave."""
     if lookup.bags is None:
         return _summed_over(axes, IndexedRows(lookup.ids, ct, shape[0]))
+    # What belongs to no bag is no row.
+    ids = fnp.where(lookup.bags < ct.shape[0], lookup.ids, fnp.asarray(shape[0], lookup.ids.dtype))
     rows = ct.at[lookup.bags].get(mode="fill", fill_value=0)
     if lookup.factors is not None:
         rows = rows * lookup.factors[:, None]
-    # What belongs to no bag is no row.
-    ids = fnp.where(lookup.bags < ct.shape[0], lookup.ids, fnp.asarray(shape[0], lookup.ids.dtype))
-    return _summed_over(axes, IndexedRows(ids, rows, shape[0]))
+    lines = Lines(lookup.bags, lookup.factors, ct)
+    return _summed_over(axes, IndexedRows(ids, rows, shape[0], lines=lines))
 
 
 def _summed_over(axes: tuple[str, ...], g: IndexedRows) -> IndexedRows:

@@ -3,14 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import funcgrad.numpy as fnp
-from funcgrad import dtypes, tree
+from funcgrad import dtypes, lax, tree
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import DTypeError, ShapeError
-from funcgrad.ops.indexing.segment import segment_sum
+from funcgrad.ops.csr import csr_matmul_p
 from funcgrad.recsys.tables import from_zero
+
+
+class Lines(NamedTuple):
+    """What (n, dim) rows are made of: row j is `lines[places[j]]`, times `factors[j]` if there are
+    factors; zeros where there is no such line."""
+
+    places: Any
+    factors: Any
+    lines: Any
+
+    def sums(self, order: Any, starts: Any, ends: Any) -> Any:
+        """(m, dim): sums of the rows order[starts[i]] … order[ends[i] - 1], which aren't made."""
+        dtype = self.lines.dtype
+        if self.factors is None:
+            factors = fnp.ones(order.shape, dtype)
+        else:
+            factors = self.factors.astype(dtype)[order]
+        return csr_matmul_p.bind(factors, self.places[order], starts, ends, self.lines)
+
+    @classmethod
+    def concat(cls, parts: Sequence[Lines]) -> Lines:
+        """The rows of several, one after the other."""
+        places, base = [], 0
+        for p in parts:
+            count = p.lines.shape[0]
+            there = (p.places >= 0) & (p.places < count)
+            places.append(fnp.where(there, p.places + base, -1).astype("int32"))
+            base += count
+        factors = None
+        if any(p.factors is not None for p in parts):
+            ones = [fnp.ones(p.places.shape, p.lines.dtype) for p in parts]
+            given = zip(parts, ones, strict=True)
+            factors = fnp.concatenate([one if p.factors is None else p.factors for p, one in given])
+        return cls(fnp.concatenate(places), factors, fnp.concatenate([p.lines for p in parts]))
 
 
 @tree.register_pytree_node_class
@@ -18,7 +52,9 @@ class IndexedRows:
     """An array (count, dim) that is zero but for `rows` (n, dim) at `indices` (n,).
 
     Rows at one index are summed; those at indices outside of 0 … count - 1 are left out, so that
-    their number can be static. distinct: whether no two indices are equal. A tree of both arrays.
+    their number can be static. distinct: whether no two indices are equal; lines: what the rows are
+    made of, where that is known, so that they can be summed without being made. A tree of both
+    arrays, without lines.
 
     >>> from funcgrad import recsys
     >>> g = recsys.IndexedRows([2, 0, 2], [[1.0], [5.0], [1.0]], 4)
@@ -30,10 +66,18 @@ class IndexedRows:
     rows: Any
     count: int
     distinct: bool
+    lines: Lines | None
 
-    def __init__(self, indices: Any, rows: Any, count: int, distinct: bool = False):
+    def __init__(
+        self,
+        indices: Any,
+        rows: Any,
+        count: int,
+        distinct: bool = False,
+        lines: Lines | None = None,
+    ):
         self.indices, self.rows = fnp.asarray(indices), fnp.asarray(rows)
-        self.count, self.distinct = count, distinct
+        self.count, self.distinct, self.lines = count, distinct, lines
         if self.rows.ndim != 2 or self.indices.shape != self.rows.shape[:1]:
             raise ShapeError(
                 "recsys.IndexedRows: need indices (n,) and rows (n, dim), got "
@@ -52,7 +96,8 @@ class IndexedRows:
         if not parts:
             return cls(fnp.zeros(0, "int32"), fnp.zeros((0, shape[1])), shape[0], True)
         indices = fnp.concatenate([p.indices for p in parts])
-        return cls(indices, fnp.concatenate([p.rows for p in parts]), shape[0])
+        rows = fnp.concatenate([p.rows for p in parts])
+        return cls(indices, rows, shape[0], lines=Lines.concat([p.as_lines() for p in parts]))
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -71,13 +116,26 @@ class IndexedRows:
         n = self.indices.shape[0]
         if self.distinct or not n:
             return self
-        size = min(n, self.count)
-        none = fnp.asarray(self.count, self.indices.dtype)
+        size, none = min(n, self.count), fnp.asarray(self.count, self.indices.dtype)
         indices = fnp.minimum(from_zero(self.indices, self.count), none)
-        found, inverse = fnp.unique(indices, return_inverse=True, size=size, fill_value=none)
-        rows = segment_sum(self.rows, inverse, size)
+        entry = fnp.arange(n, dtype="int32")
+        indices, order = lax.sort((indices, entry), num_keys=1, is_stable=True)
+        first = fnp.concatenate([fnp.ones(1, bool), indices[1:] != indices[:-1]])
+        number = fnp.cumsum(first, dtype="int32") - 1
+        # Where each run of equal indices begins; those that are left out are the last run.
+        begin = fnp.full(size + 1, n, "int32")
+        at = fnp.where(first, number, size + 1)
+        begin = begin.at[at].set(entry, mode="drop", unique_indices=True)
+        found = indices.at[begin[:-1]].get(mode="fill", fill_value=self.count)
         place = none + fnp.arange(size, dtype=found.dtype)
+        rows = self.as_lines().sums(order, begin[:-1], begin[1:])
         return IndexedRows(fnp.where(found < none, found, place), rows, self.count, True)
+
+    def as_lines(self) -> Lines:
+        """What the rows are made of: themselves, where nothing else is known."""
+        if self.lines is not None:
+            return self.lines
+        return Lines(fnp.arange(self.indices.shape[0], dtype="int32"), None, self.rows)
 
     def to_dense(self) -> Any:
         """The array itself."""
@@ -98,6 +156,7 @@ class IndexedRows:
         """For `tree`: nothing is checked, as children may be anything."""
         new = object.__new__(cls)
         new.count, new.distinct = static
+        new.lines = None
         new.indices, new.rows = children
         return new
 

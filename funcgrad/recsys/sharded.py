@@ -19,7 +19,7 @@ from funcgrad.errors import ArgumentError, ShardingError
 from funcgrad.parallel.arrays import make_array_from_callback, reshard
 from funcgrad.recsys.jagged import capacity_of
 from funcgrad.recsys.keyed import KeyedJaggedTensor
-from funcgrad.recsys.layouts import Layout, Pool
+from funcgrad.recsys.layouts import Layout, Pool, Shard
 
 
 @tree.register_pytree_node_class
@@ -77,21 +77,116 @@ def shard_tables(tables: Mapping[str, Any], layout: Layout) -> ShardedTables:
                 f"recsys.shard_tables: the layout has a table {name!r} of {(spec.rows, spec.dim)}, "
                 f"got {shape}"
             )
-    arrays = {k: np.asarray(tables[k]) for k, _ in layout.tables}
+    return _sharded({k: np.asarray(tables[k]) for k, _ in layout.tables}, layout)
+
+
+def reshard_tables(x: Any, layout: Layout) -> Any:
+    """A tree with sharded tables in it (tables, an optimizer's state) on the devices of another
+    layout, all rows to the bit; arrays that are whole stay so.
+
+    Raises ShardingError for row-wise sums of a table whose columns are cut otherwise: there is one
+    for each block of columns.
+
+    >>> from funcgrad import recsys
+    >>> tables = {"ad": np.arange(10.0, dtype="float32").reshape(5, 2)}
+    >>> two, four = (
+    ...     recsys.layout(tables, recsys.row_wise(), fg.make_mesh(n, "device")) for n in (2, 4)
+    ... )
+    >>> moved = recsys.reshard_tables(recsys.shard_tables(tables, two), four)
+    >>> moved.layout is four, recsys.gather_tables(moved)["ad"].tolist() == tables["ad"].tolist()
+    (True, True)
+    """
+
+    def moved(x: Any) -> Any:
+        if not isinstance(x, ShardedTables):
+            return put(x, layout.world)
+        sums = any(a.ndim == 1 for a in tree.leaves(x))
+        for name, spec in x.layout.tables if sums else ():
+            before, now = spec.sharding, layout.spec(name).sharding
+            if before.columns != now.columns:
+                raise ShardingError(
+                    f"recsys.reshard_tables: table {name!r} has sums for {before.columns} blocks "
+                    f"of columns, its new layout {now.columns}"
+                )
+        return _sharded(gather_tables(x), layout, sums)
+
+    return tree.map(moved, x, is_leaf=lambda x: isinstance(x, ShardedTables))
+
+
+def begin_rows(x: Any, table: str, rows: Any, value: Any = 0) -> Any:
+    """A tree with sharded tables in it, of whose table some rows are begun anew, in `shard_map`.
+
+    rows: (n,) rows of the whole table that this device has (`zch_update` gives them); it passes
+    over all others. value: a number, or for tables (n, dim) rows.
+
+    >>> from funcgrad import recsys
+    >>> layout = recsys.layout({"ad": (4, 1)}, recsys.row_wise(), fg.make_mesh(2, "device"))
+    >>> tables = recsys.shard_tables({"ad": np.ones((4, 1), "float32")}, layout)
+    >>> specs = recsys.partition_specs(tables)
+    >>> f = fg.shard_map(
+    ...     lambda t: recsys.begin_rows(t, "ad", fnp.array([0, 3])),
+    ...     mesh=layout.mesh,
+    ...     in_specs=(specs,),
+    ...     out_specs=specs,
+    ... )
+    >>> recsys.gather_tables(f(tables))["ad"].ravel().tolist()
+    [0.0, 1.0, 1.0, 0.0]
+    """
+
+    def begun(x: Any) -> Any:
+        if not isinstance(x, ShardedTables):
+            return x
+        spec, pools, whole = x.layout.spec(table), dict(x.pools), dict(x.whole)
+        if spec.sharding.kind == "data_parallel":
+            whole[table] = whole[table].at[rows].set(value, mode="drop")
+        for name, pool in x.layout.pools:
+            for shard in (s for s in pool.shards if s.table == table):
+                part, there = _part(x.layout, pool, shard)
+                local = rows - part * shard.block
+                inside = (local >= 0) & (local < shard.block) & (rows < shard.rows) & there
+                at = fnp.where(inside, local + shard.offset, pool.rows)
+                new = value if fnp.ndim(value) < 2 else value[:, shard.column :][:, : shard.width]
+                pools[name] = pools[name].at[at].set(new, mode="drop")
+        return ShardedTables(pools, whole, x.layout)
+
+    return tree.map(begun, x, is_leaf=lambda x: isinstance(x, ShardedTables))
+
+
+def _part(layout: Layout, pool: Pool, shard: Shard) -> tuple[Any, Any]:
+    """Which part of a shard's rows a device has, and whether it has one; in `shard_map`."""
+    device, local = lax.axis_index(layout.axes), layout.mesh.axis_sizes[-1]
+    if pool.exchange == "row":
+        return device, True
+    if pool.exchange == "table":
+        return 0, device == shard.place
+    return device % local, device // local == shard.place
+
+
+def _sharded(arrays: Mapping[str, np.ndarray], layout: Layout, sums: bool = False) -> ShardedTables:
+    """Whole tables, cut. sums: they are numbers of rows instead, (rows,), or (rows, blocks) where
+    there is one for each block of columns."""
     cut = NamedSharding(layout.world, P(layout.world.axis_names))
 
-    def block(pool: Pool, index: tuple[slice, ...]) -> np.ndarray:
-        found = np.zeros((pool.rows, pool.width), pool.dtype)
+    def part(shard: Shard) -> np.ndarray:
+        array = arrays[shard.table]
+        if not sums:
+            return array[:, shard.column : shard.column + shard.width]
+        spec = layout.spec(shard.table)
+        columns = [spec.dim * i // spec.sharding.columns for i in range(spec.sharding.columns)]
+        return array if array.ndim == 1 else array[:, columns.index(shard.column)]
+
+    def block(pool: Pool, like: np.ndarray, index: tuple[slice, ...]) -> np.ndarray:
+        found = np.zeros((pool.rows, *like.shape[1:]), like.dtype)
         device = layout.member((index[0].start or 0) // pool.rows)
         for shard, rows, at in layout.pieces(pool, device):
-            columns = slice(shard.column, shard.column + shard.width)
-            found[at] = arrays[shard.table][rows, columns]
+            found[at] = part(shard)[rows]
         return found
 
     pools = {}
     for name, pool in layout.pools:
-        shape = (pool.rows * layout.world.size, pool.width)
-        pools[name] = make_array_from_callback(shape, cut, partial(block, pool))
+        like = part(pool.shards[0])
+        shape = (pool.rows * layout.world.size, *like.shape[1:])
+        pools[name] = make_array_from_callback(shape, cut, partial(block, pool, like))
     replicas = NamedSharding(layout.world, P())
     whole = {
         name: make_array_from_callback(arrays[name].shape, replicas, arrays[name].__getitem__)

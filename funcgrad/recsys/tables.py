@@ -1,4 +1,4 @@
-"""Embedding tables: arrays of rows, rows of 8 bits with a scale each, and how rows are read.
+"""Embedding tables: arrays of rows, rows of 8 or 4 bits with a scale each, and how they are read.
 
 Narrow rows are read as they are kept and computed with in float32. A row that isn't there is an
 error where ids are known; in compiled programs it is NaN, never another row.
@@ -15,11 +15,15 @@ from funcgrad import dtypes, tree
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import ArgumentError, DTypeError, OutOfBoundsError, ShapeError
 from funcgrad.ops.indexing.plan import known
+from funcgrad.quantization.formats import pack, unpack
 
 
 @tree.register_pytree_node_class
 class QuantizedTable:
-    """Rows of 8-bit integers (rows, dim), and the scale (rows,) of each; for serving.
+    """Rows of integers of 8 or 4 bits, and the scale (rows,) of each; for serving.
+
+    values: int8 (rows, dim), or with bits=4 uint8 (rows, ⌈dim / 2⌉), two columns to a byte, the
+    first in the low bits, 8 added to each; dim: needed where it is odd, with 4 bits.
 
     >>> from funcgrad import recsys
     >>> table = recsys.quantize_rows(fnp.array([[0.5, -1.0], [0.0, 254.0]]))
@@ -30,60 +34,94 @@ class QuantizedTable:
 
     values: Any
     scales: Any
+    bits: int
+    dim: int
 
-    def __init__(self, values: Any, scales: Any):
+    def __init__(self, values: Any, scales: Any, bits: int = 8, dim: int | None = None):
+        name = "recsys.QuantizedTable"
         self.values, self.scales = fnp.asarray(values), fnp.asarray(scales)
         if self.values.ndim != 2 or self.scales.shape != self.values.shape[:1]:
             raise ShapeError(
-                "recsys.QuantizedTable: need values (rows, dim) and scales (rows,), got "
+                f"{name}: need values (rows, dim) and scales (rows,), got "
                 f"{aval_of(self.values)} and {aval_of(self.scales)}"
             )
         if not dtypes.is_integer(self.values.dtype):
+            raise DTypeError(f"{name}: values must be integers, got {aval_of(self.values)}")
+        _check_bits(name, bits)
+        if bits == 4 and self.values.dtype != "uint8":
             raise DTypeError(
-                f"recsys.QuantizedTable: values must be integers, got {aval_of(self.values)}"
+                f"{name}: values of 4 bits must be packed in uint8, got {aval_of(self.values)}"
             )
+        width = self.values.shape[1]
+        self.bits, self.dim = bits, width * 8 // bits if dim is None else dim
+        if -(-self.dim * bits // 8) != width:
+            raise ShapeError(f"{name}: {dim} columns of {bits} bits aren't {width} bytes")
 
     @property
     def shape(self) -> tuple[int, int]:
         """(rows, dim)."""
-        return self.values.shape
+        return self.values.shape[0], self.dim
 
     def tree_flatten(self) -> tuple:
         """For `tree`: both arrays."""
-        return (self.values, self.scales), None
+        return (self.values, self.scales), (self.bits, self.dim)
 
     def tree_flatten_with_keys(self) -> tuple:
         """For `tree`: both arrays with their names."""
         keys = map(tree.GetAttrKey, ("values", "scales"))
-        return list(zip(keys, (self.values, self.scales), strict=True)), None
+        return list(zip(keys, (self.values, self.scales), strict=True)), (self.bits, self.dim)
 
     @classmethod
-    def tree_unflatten(cls, _: None, children: Any) -> QuantizedTable:
+    def tree_unflatten(cls, static: tuple[int, int], children: Any) -> QuantizedTable:
         """For `tree`: nothing is checked, as children may be anything."""
         new = object.__new__(cls)
+        new.bits, new.dim = static
         new.values, new.scales = children
         return new
 
+    def codes(self, ids: Any) -> Any:
+        """(n, dim) int8: the integers of (n,) rows, 0 where there is no such row."""
+        if self.bits == 8:
+            return self.values.at[ids].get(mode="fill", fill_value=0)
+        packed = self.values.at[ids].get(mode="fill", fill_value=0x88)
+        return unpack(packed, 4, -1)[..., : self.dim].astype("int8") - fnp.int8(8)
 
-def quantize_rows(table: Any) -> QuantizedTable:
-    """A table (rows, dim) in 8 bits, each row scaled so that its largest element is ±127.
+
+def quantize_rows(table: Any, bits: int = 8) -> QuantizedTable:
+    """A table (rows, dim) in 8 or 4 bits, each row scaled so that its largest element is ±127 or
+    ±7.
 
     An element is off by at most half of its row's scale.
 
     >>> from funcgrad import recsys
     >>> recsys.quantize_rows(fnp.array([[1.0, 2.0]])).values
     Array([[ 64, 127]], dtype=int8)
+    >>> small = recsys.quantize_rows(fnp.array([[3.0, -7.0, 1.0]]), bits=4)
+    >>> small.values.shape, recsys.embedding(small, fnp.array([0]))
+    ((1, 2), Array([[ 3., -7.,  1.]], dtype=float32))
     """
-    if isinstance(table, QuantizedTable):
+    _check_bits("recsys.quantize_rows", bits)
+    if isinstance(table, QuantizedTable) and table.bits == bits:
         return table
+    if isinstance(table, QuantizedTable):
+        table = read_rows(table, fnp.arange(table.shape[0], dtype="int32"))
     wide = as_table("recsys.quantize_rows: table", fnp.asarray(table)).astype(fnp.float32)
-    scales = fnp.max(fnp.abs(wide), axis=1, initial=0.0) / 127
-    values = fnp.round(wide / fnp.where(scales > 0, scales, 1)[:, None])
-    return QuantizedTable(values.astype(fnp.int8), scales)
+    most = 2 ** (bits - 1) - 1
+    scales = fnp.max(fnp.abs(wide), axis=1, initial=0.0) / most
+    values = fnp.round(wide / fnp.where(scales > 0, scales, 1)[:, None]).astype("int8")
+    if bits == 4:
+        codes = fnp.pad(values, ((0, 0), (0, values.shape[1] % 2)))
+        values = pack((codes + fnp.int8(8)).astype("uint8"), 4, -1)
+    return QuantizedTable(values, scales, bits, wide.shape[1])
+
+
+def _check_bits(name: str, bits: int) -> None:
+    if bits not in (8, 4):
+        raise ArgumentError(f"{name}: bits must be 8 or 4, got {bits}")
 
 
 def as_table(where: str, table: Any) -> Any:
-    """A table as it is looked up: a matrix of floats, or one in 8 bits."""
+    """A table as it is looked up: a matrix of floats, or one of few bits."""
     if isinstance(table, QuantizedTable):
         return table
     if not hasattr(table, "shape"):
@@ -102,7 +140,7 @@ def read_rows(table: Any, ids: Any) -> Any:
     """(…, dim): rows of a table, in float32 or wider; NaN where there is no such row."""
     ids = from_zero(ids, table.shape[0])
     if isinstance(table, QuantizedTable):
-        rows = table.values.at[ids].get(mode="fill", fill_value=0)
+        rows = table.codes(ids)
         scales = table.scales.at[ids].get(mode="fill", fill_value=fnp.nan)
         return rows.astype(scales.dtype) * scales[..., None]
     rows = table.at[ids].get(mode="fill", fill_value=fnp.nan)

@@ -248,6 +248,8 @@ def _rows(x: Any, at: Any) -> Any:
 def _added(w: Any, u: IndexedRows) -> Any:
     u = u.summed()
     at = from_zero(u.indices, u.count)
+    if w.dtype == wide(w):
+        return w.at[at].add(u.rows.astype(w.dtype), mode="drop", unique_indices=True)
     # Narrow rows are rounded once, after the sum.
     rows = (_rows(w, at) + u.rows).astype(w.dtype)
     return w.at[at].set(rows, mode="drop", unique_indices=True)

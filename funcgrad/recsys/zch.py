@@ -4,13 +4,14 @@ A state keeps which ids have rows, in buckets: an id's bucket follows from its h
 has its own rows, of which the last one is for all ids that have none. Now and then ids that were
 seen are let in, in place of those that are least worth keeping (as TorchRec's managed collision
 modules do). The state is a tree of arrays, bucket after bucket: cut over devices, whole buckets
-move, and every id keeps its row.
+move, and every id keeps its row; in `shard_map` each device looks after its own buckets.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -90,8 +91,14 @@ def zch_init(cfg: ZCHConfig) -> ZCHState:
     )  # fmt: skip
 
 
-def zch_rows(state: ZCHState, ids: Any, cfg: ZCHConfig) -> Any:
+def zch_rows(
+    state: ZCHState, ids: Any, cfg: ZCHConfig, axes: str | Sequence[str] | None = None
+) -> Any:
     """The rows (int32) of raw ids; that of a bucket's last row for ids that have none.
+
+    axes: in `shard_map`, the mesh axes over which the state is cut (`zch_specs`): each device gives
+    its own ids and gets their rows. All devices' ids are gathered, and rows come back in one
+    reduce-scatter.
 
     >>> from funcgrad import recsys
     >>> cfg = recsys.ZCHConfig(rows=8, buckets=1)
@@ -100,17 +107,30 @@ def zch_rows(state: ZCHState, ids: Any, cfg: ZCHConfig) -> Any:
     Array([0, 1, 7], dtype=int32)
     """
     ids = _raw("recsys.zch_rows", ids)
-    place, found = _search(state, ids, cfg)
-    spare = (_bucket(ids, cfg) + 1) * cfg.per_bucket - 1
-    return fnp.where(found, state.rows[place], spare)
+    if axes is None:
+        return _rows(state, ids, _bucket(ids, cfg), cfg, 0)
+    own, first = _own("recsys.zch_rows", cfg, axes)
+    every = lax.all_gather(ids.reshape(-1), axes, tiled=True)
+    bucket = _bucket(every, cfg) - first
+    here = (bucket >= 0) & (bucket < own.buckets)
+    rows = _rows(state, every, fnp.where(here, bucket, 0), own, first * own.per_bucket)
+    return lax.psum_scatter(fnp.where(here, rows, 0), axes, tiled=True).reshape(ids.shape)
 
 
-def zch_update(state: ZCHState, ids: Any, cfg: ZCHConfig, used: Any = None) -> tuple[ZCHState, Any]:
+def zch_update(
+    state: ZCHState,
+    ids: Any,
+    cfg: ZCHConfig,
+    used: Any = None,
+    axes: str | Sequence[str] | None = None,
+) -> tuple[ZCHState, Any]:
     """Count ids (n,) that were seen, and let new ones in where they are worth more than others.
 
-    used: (n,), which of the ids count (padding doesn't). Returns the state, and (n,) rows that have
-    another id now, to be begun anew, as are sums that an optimizer keeps for them:
-    `table.at[rows].set(…, mode="drop")`. Those behind the last are cfg.rows.
+    used: (n,), which of the ids count (padding doesn't); axes: see `zch_rows`; the ids of all
+    devices count together. Returns the state, and (n,) rows that have another id now, to be begun
+    anew, as are sums that an optimizer keeps for them: `table.at[rows].set(…, mode="drop")`, or
+    `begin_rows` of tables that are cut. Those behind the last are cfg.rows. With axes they are
+    those of a device's own buckets, at most as many as these have.
 
     >>> from funcgrad import recsys
     >>> cfg = recsys.ZCHConfig(rows=3, buckets=1)
@@ -120,13 +140,35 @@ def zch_update(state: ZCHState, ids: Any, cfg: ZCHConfig, used: Any = None) -> t
     (Array([6, 8], dtype=int64), Array([1, 3, 3, 3], dtype=int32))
     """
     ids = _raw("recsys.zch_update", ids).reshape(-1)
-    n, none = ids.shape[0], fnp.asarray(NONE, "int64")
-    if not n:
+    none = fnp.asarray(NONE, "int64")
+    if not ids.shape[0]:
         return state._replace(step=state.step + 1), fnp.zeros(0, "int32")
     ids = ids if used is None else fnp.where(fnp.asarray(used).reshape(-1), ids, none)
+    if axes is None:
+        return _updated(state, ids, _bucket, cfg)
+    own, first = _own("recsys.zch_update", cfg, axes)
+    ids = lax.all_gather(ids, axes, tiled=True)
+    bucket = _bucket(ids, cfg) - first
+    ids = fnp.where((bucket >= 0) & (bucket < own.buckets), ids, none)
+
+    def bucket_of(ids: Any, own: ZCHConfig) -> Any:
+        return fnp.clip(_bucket(ids, cfg) - first, 0, own.buckets - 1)
+
+    start = first * own.per_bucket
+    state, started = _updated(state._replace(rows=state.rows - start), ids, bucket_of, own)
+    started = fnp.where(started < own.rows, started + start, cfg.rows)
+    return state._replace(rows=state.rows + start), started
+
+
+def _updated(
+    state: ZCHState, ids: Any, bucket_of: Callable[[Any, ZCHConfig], Any], cfg: ZCHConfig
+) -> tuple[ZCHState, Any]:
+    """`zch_update` of all buckets that a state has; ids of `NONE` don't count."""
+    n, none = ids.shape[0], fnp.asarray(NONE, "int64")
     seen, inverse = fnp.unique(ids, return_inverse=True, size=n, fill_value=none)
     times = segment_sum(fnp.ones(n, "int32"), inverse, n)
-    place, found = _search(state, seen, cfg)
+    where = bucket_of(seen, cfg)
+    place, found = _search(state, seen, where, cfg)
     at = fnp.where(found, place, cfg.rows)
     counts = state.counts.at[at].add(times, mode="drop")
     last = state.last.at[at].set(state.step, mode="drop")
@@ -134,7 +176,7 @@ def zch_update(state: ZCHState, ids: Any, cfg: ZCHConfig, used: Any = None) -> t
     new = (seen != none) & ~found & (times >= cfg.admit)
     bucket = fnp.arange(cfg.rows, dtype="int32") // cfg.per_bucket
     every = _Entries(
-        fnp.concatenate([bucket, _bucket(seen, cfg)]),
+        fnp.concatenate([bucket, where]),
         fnp.concatenate([state.ids, fnp.where(new, seen, none)]),
         fnp.concatenate([state.rows, fnp.full(n, -1, "int32")]),
         fnp.concatenate([counts, times]),
@@ -162,16 +204,39 @@ def zch_put(state: ZCHState, mesh: Mesh) -> ZCHState:
     return tree.map(lambda x: device_put(x, cut if x.ndim else whole), state)
 
 
+def zch_specs(axes: str | Sequence[str]) -> ZCHState:
+    """The `PartitionSpec`s of a state that is cut over mesh axes, for `shard_map`.
+
+    >>> from funcgrad import recsys
+    >>> recsys.zch_specs("device").ids, recsys.zch_specs("device").step
+    (P('device'), P())
+    """
+    cut = P(axes) if isinstance(axes, str) else P(tuple(axes))
+    return ZCHState(cut, cut, cut, cut, P())
+
+
 def zch_check(cfg: ZCHConfig, mesh: Mesh) -> None:
     """Raises ShardingError where a mesh's devices can't have equally many whole buckets.
 
     >>> from funcgrad import recsys
     >>> recsys.zch_check(recsys.ZCHConfig(rows=1536), fg.make_mesh(4, "device"))
     """
-    if cfg.buckets % mesh.size:
+    _share("recsys.zch_check", cfg, mesh.size)
+
+
+def _share(name: str, cfg: ZCHConfig, devices: int) -> ZCHConfig:
+    """What each of some devices has of the rows and buckets."""
+    if cfg.buckets % devices:
         raise ShardingError(
-            f"recsys.zch_check: {cfg.buckets} buckets can't be shared among {mesh.size} devices"
+            f"{name}: {cfg.buckets} buckets can't be shared among {devices} devices"
         )
+    return replace(cfg, rows=cfg.rows // devices, buckets=cfg.buckets // devices)
+
+
+def _own(name: str, cfg: ZCHConfig, axes: str | Sequence[str]) -> tuple[ZCHConfig, Any]:
+    """A device's share of the rows and buckets, and its first bucket."""
+    own = _share(name, cfg, lax.axis_size(axes))
+    return own, lax.axis_index(axes).astype("int32") * own.buckets
 
 
 # ---- the parts of an update
@@ -203,9 +268,16 @@ def _bucket(ids: Any, cfg: ZCHConfig) -> Any:
     return (x % fnp.uint64(cfg.buckets)).astype("int32")
 
 
-def _search(state: ZCHState, ids: Any, cfg: ZCHConfig) -> tuple[Any, Any]:
+def _rows(state: ZCHState, ids: Any, bucket: Any, cfg: ZCHConfig, first: Any) -> Any:
+    """The row of each id, whose bucket is known; first: the row of the first bucket's."""
+    place, found = _search(state, ids, bucket, cfg)
+    spare = (bucket + 1) * cfg.per_bucket - 1 + first
+    return fnp.where(found, state.rows[place], spare)
+
+
+def _search(state: ZCHState, ids: Any, bucket: Any, cfg: ZCHConfig) -> tuple[Any, Any]:
     """The entry of each id, and whether it is there: bisection in its bucket."""
-    low = _bucket(ids, cfg) * cfg.per_bucket
+    low = bucket * cfg.per_bucket
     end = low + cfg.per_bucket - 1
     size = 1 << max(cfg.per_bucket - 1, 1).bit_length()
     for _ in range(int(math.log2(size))):

@@ -83,3 +83,20 @@ def test_wrong_operands():
         csr_matmul_p.bind(data, data, ends, ends, dense)
     with pytest.raises(DTypeError, match="numbers of one dtype"):
         csr_matmul_p.bind(data, indices, ends, ends, dense.astype("float64"))
+
+
+def test_rows_of_many_entries_with_some_outside(rng):
+    """Compiled, entries are taken a few at a time, as long as all of them are there."""
+    counts = np.array([0, 1, 3, 4, 5, 8, 11, 23], "int32")
+    ends = np.cumsum(counts).astype("int32")
+    columns = rng.integers(0, 9, ends[-1]).astype("int32")
+    columns[[2, 9, 21, 30, 54]] = [-1, 9, 99, -7, 2**31 - 1]
+    data = rng.normal(size=len(columns)).astype("float32")
+    dense = rng.normal(size=(9, 24)).astype("float32")
+    args = data, columns, ends - counts, ends, dense
+    want = csr_matmul_p.bind(*args)
+    np.testing.assert_allclose(fg.jit(csr_matmul_p.bind)(*args), want, rtol=1e-5, atol=1e-6)
+    few = data[:3], columns[:3], (ends - counts)[:3], ends[:3], dense
+    np.testing.assert_allclose(
+        fg.jit(csr_matmul_p.bind)(*few), csr_matmul_p.bind(*few), rtol=1e-5, atol=1e-6
+    )

@@ -125,6 +125,23 @@ def test_killed(tmp_path):
     np.testing.assert_array_equal(rows[10:], start()["rows"][10:])
 
 
+def test_rows_of_few_bits_in_files(tmp_path, rng):
+    """A table for serving of which a cache has some rows, as they are in the file."""
+    q = recsys.quantize_rows(rng.normal(size=(40, 6)).astype("float32"), 4)
+    begin = {"values": lambda a, b: q.values[a:b], "scales": lambda a, b: q.scales[a:b]}
+    dtype = {"values": "uint8", "scales": "float32"}
+    recsys.create_disk_table(tmp_path, 40, {"values": (3,), "scales": ()}, begin, dtype)
+    table = recsys.DiskTable(tmp_path, 8)
+    for ids in ([3, 39, 3], [7, 8, 9, 10, 11, 12]):
+        slots = table.slots(ids)
+        cached = recsys.QuantizedTable(table.cache["values"], table.cache["scales"], 4)
+        np.testing.assert_array_equal(
+            recsys.embedding(cached, slots), recsys.embedding(q, np.array(ids))
+        )
+    with pytest.raises(ArgumentError, match="dtypes are for .'a'., columns are .'b'."):
+        recsys.create_disk_table(tmp_path / "x", 4, {"b": ()}, dtype={"a": "int8"})
+
+
 def test_refused(tmp_path):
     with pytest.raises(CheckpointError, match="has no table"):
         recsys.DiskTable(tmp_path, 4)

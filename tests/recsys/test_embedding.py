@@ -46,13 +46,13 @@ def test_random_bags(lists, spare):
     np.testing.assert_allclose(recsys.embedding_bag(table, jt), want)
 
 
-@pytest.mark.parametrize("kind", ["bfloat16", "float16", "int8", "float64"])
+@pytest.mark.parametrize("kind", ["bfloat16", "float16", "int8", "int4", "float64"])
 def test_rows_of_other_types(rng, kind):
     tables = tables_of(rng, "float64")
     kjt, lists, _ = features(rng, SIZES)
-    if kind == "int8":
-        kept = {k: recsys.quantize_rows(t) for k, t in tables.items()}
-        read = {k: np.asarray(t.values) * np.asarray(t.scales)[:, None] for k, t in kept.items()}
+    if kind.startswith("int"):
+        kept = {k: recsys.quantize_rows(t, int(kind[3:])) for k, t in tables.items()}
+        read = {k: dequantized(t) for k, t in kept.items()}
     else:
         kept = {k: t.astype(kind) for k, t in tables.items()}
         read = {k: np.asarray(t).astype("float64") for k, t in kept.items()}
@@ -60,16 +60,32 @@ def test_rows_of_other_types(rng, kind):
     for k, x in lists.items():
         assert out[k].dtype == ("float64" if kind == "float64" else "float32")
         np.testing.assert_allclose(out[k], pooled(read[k], x), rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(read[k], np.asarray(tables[k]), atol=0.02)
+        np.testing.assert_allclose(read[k], tables[k], atol=0.3 if kind == "int4" else 0.02)
 
 
-def test_quantized_rows_are_off_by_half_a_step(rng):
+def dequantized(table):
+    """The rows of a table of few bits, by NumPy."""
+    codes = np.asarray(table.values)
+    if table.bits == 4:
+        codes = np.stack([codes & 15, codes >> 4], axis=2).astype("int8") - 8
+        codes = codes.reshape(len(codes), -1)[:, : table.dim]
+    return codes * np.asarray(table.scales)[:, None]
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_quantized_rows_are_off_by_half_a_step(rng, bits):
     x = rng.normal(size=(50, 9)).astype("float32")
     x[3] = 0
-    q = recsys.quantize_rows(x)
-    read = np.asarray(q.values) * np.asarray(q.scales)[:, None]
-    assert (np.abs(read - x) <= np.asarray(q.scales)[:, None] / 2 + 1e-7).all()
+    q = recsys.quantize_rows(x, bits)
+    assert q.shape == (50, 9)
+    assert q.values.nbytes == 50 * (9 if bits == 8 else 5)
+    read = dequantized(q)
+    assert (np.abs(read - x) <= np.asarray(q.scales)[:, None] / 2 + 1e-6).all()
     assert tree.keystr(tree.leaves_with_path(q)[1][0]) == ".scales"
+    rows = recsys.embedding(q, np.array([[3, 7], [49, 0]]))
+    np.testing.assert_allclose(rows, read[[[3, 7], [49, 0]]], rtol=1e-6)
+    assert recsys.quantize_rows(q, bits) is q
+    assert recsys.quantize_rows(q, 12 - bits).bits == 12 - bits
 
 
 def test_features_that_share_a_table(rng):
@@ -132,7 +148,7 @@ def test_ids_that_are_no_rows(rng):
             recsys.embedding(tables, kjt)
         with pytest.raises(OutOfBoundsError, match="position \\(0, 1\\)"):
             recsys.embedding(tables["ad"], [[0, bad]])
-        for table in (tables["ad"], recsys.quantize_rows(tables["ad"])):
+        for table in (tables["ad"], *(recsys.quantize_rows(tables["ad"], b) for b in (8, 4))):
             out = fg.jit(recsys.embedding_bag)({"ad": table}, kjt)["ad"]
             np.testing.assert_allclose(out, [[1, 1], [np.nan] * 2], rtol=1e-6)
         with pytest.raises(OutOfBoundsError, match=words):
@@ -173,6 +189,17 @@ IDS = KeyedJaggedTensor.from_lists({"a": [[1]]})
         (lambda: recsys.quantize_rows(np.ones(3)), ShapeError, "quantize_rows: table"),
         (lambda: recsys.QuantizedTable(np.ones((2, 2), "int8"), [1.0]), ShapeError, "scales"),
         (lambda: recsys.QuantizedTable(np.ones((1, 2)), [1.0]), DTypeError, "must be integers"),
+        (lambda: recsys.quantize_rows(np.ones((1, 2)), 3), ArgumentError, "bits must be 8 or 4"),
+        (
+            lambda: recsys.QuantizedTable(np.ones((1, 2), "int8"), [1.0], 4),
+            DTypeError,
+            "packed in uint8",
+        ),
+        (
+            lambda: recsys.QuantizedTable(np.ones((1, 2), "uint8"), [1.0], 4, 5),
+            ShapeError,
+            "5 columns of 4 bits aren't 2 bytes",
+        ),
     ],
 )
 def test_refused(call, error, words):

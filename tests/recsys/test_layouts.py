@@ -83,3 +83,12 @@ def test_refused():
         recsys.shard_tables({}, layout)
     with pytest.raises(ArgumentError, match="no table 'x' among"):
         layout.spec("x")
+
+
+def test_a_layout_shows_itself():
+    shapes = {"a<b": (10, 4), "small": (2, 4)}
+    cuts = {"a<b": recsys.row_wise(), "small": recsys.data_parallel()}
+    picture = recsys.layout(shapes, cuts, fg.make_mesh(4, "device"))._repr_html_()
+    assert picture.count("<rect") == 8
+    assert "<title>a&lt;b: 16 bytes</title>" in picture  # the last device's one row
+    assert "row_wise" in picture

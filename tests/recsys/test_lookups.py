@@ -5,7 +5,7 @@ import pytest
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
-from funcgrad import recsys
+from funcgrad import recsys, tree
 from funcgrad.core.ir import sub_jaxprs
 from funcgrad.errors import ArgumentError, DifferentiationError, DTypeError
 from funcgrad.recsys import IndexedRows
@@ -103,6 +103,24 @@ def test_no_dense_gradient_is_made(rng):
     assert (1000, 3) in set(shapes(dense))
 
 
+def test_rows_that_are_summed_are_not_made(rng):
+    """Rows of a batch, too, only once: those that an optimizer wants."""
+    kjt = recsys.KeyedJaggedTensor.from_lists({"ad": [[1, 2], [2, 5, 2], [], [7]]}, capacity=50)
+    loss = lambda tables, kjt: fnp.sum(recsys.embedding_bag(tables, kjt)["ad"] ** 2)
+
+    def summed(tables, kjt):
+        g = recsys.value_and_sparse_grad(loss)(tables, kjt)[1]["ad"].summed()
+        return g.indices, g.rows
+
+    table = fnp.asarray(rng.normal(size=(100, 3)), "float32")
+    text = fg.jit(summed).lower({"ad": table}, kjt).as_text("loops")
+    assert text.count("out out0: f32[150]") == 1
+    indices, rows = fg.jit(summed)({"ad": table}, kjt)
+    want = fg.grad(loss)({"ad": table}, kjt)["ad"]
+    assert indices[:5].tolist() == [1, 2, 5, 7, 104]
+    np.testing.assert_allclose(rows[:4], np.asarray(want)[[1, 2, 5, 7]], rtol=1e-5)
+
+
 def test_narrow_tables_have_wide_gradients(rng):
     tables, kjt, w = setting(rng)
     tables = {k: t.astype("bfloat16") for k, t in tables.items()}
@@ -121,6 +139,11 @@ def test_indices_outside_are_left_out():
     assert s.indices.tolist() == [1, 5, 6, 7]
     np.testing.assert_array_equal(s.to_dense(), g.to_dense())
     assert s.summed() is s
+    # What rows are made of is no part of the tree.
+    lines = recsys.rows.Lines(fnp.array([0, 0, 1]), None, fnp.array([[2.0], [3.0]]))
+    made = IndexedRows([4, 0, 4], [[2.0], [2.0], [3.0]], 5, lines=lines)
+    for g in (made, tree.map(lambda x: x, made), IndexedRows.concat([made, made], (5, 1))):
+        np.testing.assert_array_equal(g.summed().to_dense(), g.to_dense())
 
 
 def test_refused(rng):

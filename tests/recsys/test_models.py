@@ -82,6 +82,51 @@ def test_top_items(rng, block):
     np.testing.assert_allclose(scores, np.take_along_axis(users @ items.T, want, 1), rtol=1e-4)
 
 
+def test_sampled_softmax(rng):
+    users, items, sampled = (rng.normal(size=(n, 3)).astype("float32") for n in (4, 4, 6))
+    ids = np.array([7, 8, 7, 9]), np.array([1, 7, 2, 3, 8, 4])
+    frequency = [np.log(rng.uniform(0.1, 1, len(i))).astype("float32") for i in ids]
+    own = (users * items).sum(1) / 0.1 - frequency[0]
+    others = users @ sampled.T / 0.1 - frequency[1]
+    losses = []
+    for i in range(4):
+        kept = [j for j in range(6) if ids[1][j] != ids[0][i]]
+        losses.append(np.log1p(np.exp(others[i, kept] - own[i]).sum()))
+    got = models.sampled_softmax(users, items, sampled, ids, frequency)
+    np.testing.assert_allclose(got, np.mean(losses), rtol=1e-4)
+    with pytest.raises(ShapeError, match="sampled \\(n, width\\), got .4, 3., .4, 3. and .6, 2."):
+        models.sampled_softmax(users, items, sampled[:, :2])
+
+
+def test_items_are_searched_in_lists(rng):
+    """All lists have the best items; a few of them most, where items lie in clusters."""
+    middles = rng.normal(size=(20, 8)) * 3
+    items = (middles[rng.integers(0, 20, 500)] + rng.normal(size=(500, 8))).astype("float32")
+    users = (middles[:10] + rng.normal(size=(10, 8))).astype("float32")
+    index = models.item_index(KEY, items, 20)
+    ids = np.asarray(index.ids)
+    assert sorted(ids[ids >= 0].tolist()) == list(range(500))
+    scores, found = models.search_items(users, index, 5, lists=20)
+    best, want = models.top_items(users, items, 5)
+    np.testing.assert_array_equal(found, want)
+    np.testing.assert_allclose(scores, best, rtol=1e-4)
+    few = np.asarray(models.search_items(users, index, 5, lists=4)[1])
+    assert np.mean([len(set(a) & set(b)) for a, b in zip(few, np.asarray(want), strict=True)]) > 4
+    alone = models.item_index(KEY, items[:3], 3)
+    scores, found = models.search_items(users[:1], alone, 2, lists=2)
+    assert (np.asarray(found) >= 0).all()
+    tight = models.ItemIndex(alone.centers, alone.items, fnp.full((3, 1), -1, "int32"))
+    scores, found = models.search_items(users[:1], tight, 2, lists=2)
+    assert found.tolist() == [[-1, -1]]
+    assert (np.asarray(scores) == -np.inf).all()
+    for wrong in (lambda: models.item_index(KEY, items, 501),
+                  lambda: models.search_items(users, index, 5, lists=21)):  # fmt: skip
+        with pytest.raises(ArgumentError, match="lists must be 1 to"):
+            wrong()
+    with pytest.raises(ShapeError, match="users must be .users, 8."):
+        models.search_items(users[:, :3], index, 5)
+
+
 def test_sequences_see_no_future_and_no_padding(rng):
     cfg = models.SASRecConfig(length=5, dim=8, heads=2, blocks=2)
     params = tree.map(lambda p: p * 5, models.sasrec_init(KEY, cfg))

@@ -167,3 +167,22 @@ def test_kernels():
 def test_refused(call, words):
     with pytest.raises(ArgumentError, match=words):
         call()
+
+
+def test_rows_of_few_bits_take_their_bytes_and_no_backward_pass():
+    shape, found = (10**6, 64), {}
+    for dtype in ("float32", "bfloat16", "int8", "int4"):
+        stats = recsys.TableStats(*shape, 20.0, dtype)
+        plan = recsys.plan({"t": stats}, 1, memory=1e9, batch=8, allowed=["table_wise"])
+        found[dtype] = plan.bytes[0], plan.step
+    # Besides rows: what is exchanged; and where there is training a number a row.
+    rest = found["int8"][0] - 10**6 * (64 + 4)
+    assert 0 < rest < 1e4
+    assert found["int4"][0] == rest + 10**6 * (32 + 4)
+    assert found["bfloat16"][0] == rest + 10**6 * (128 + 4)
+    assert found["int4"][1] <= found["int8"][1] < found["bfloat16"][1] < found["float32"][1]
+    quantized = recsys.quantize_rows(np.ones((100, 6), "float32"), 4)
+    plan = recsys.plan({"t": quantized}, 1, memory=1e6, allowed=["table_wise"], batch=1)
+    assert plan.bytes[0] < 100 * 10
+    with pytest.raises(ArgumentError, match="none of which fits"):
+        recsys.plan({"t": quantized}, 1, memory=1e6, kernels=("dense",))

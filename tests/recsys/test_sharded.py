@@ -173,3 +173,26 @@ def test_refused():
         mapped(lambda t, x: recsys.embedding_bag(t, x, table_of={"ad": "x"}), tables, P("device"))(
             tables, recsys.split_batch(features, 2)
         )
+
+
+def test_tables_and_their_sums_on_other_devices(rng):
+    """Of any layout onto any other, to the bit; row-wise sums belong to blocks of columns."""
+    shapes = {"ad": (10, 4), "page": (5, 4)}
+    tables = {k: rng.normal(size=s).astype("float32") for k, s in shapes.items()}
+    mixed = {"ad": recsys.row_wise(), "page": recsys.column_wise(2)}
+    first = recsys.layout(shapes, mixed, fg.make_mesh(4, "device"))
+    second = recsys.layout(
+        shapes, {"ad": recsys.grid(2), "page": recsys.table_wise()},
+        fg.make_mesh((2, 2), ("node", "device")),
+    )  # fmt: skip
+    moved = recsys.reshard_tables(recsys.shard_tables(tables, first), second)
+    assert moved.layout is second
+    for k, x in recsys.gather_tables(moved).items():
+        np.testing.assert_array_equal(x, tables[k])
+    sums = recsys.rowwise_adagrad(0.1, initial=0.5).init(recsys.shard_tables(tables, first))
+    third = recsys.layout(shapes, mixed, fg.make_mesh(2, "device"))
+    found = recsys.gather_tables(recsys.reshard_tables(sums, third).slots["sum"])
+    assert found["ad"].tolist() == [0.5] * 10
+    assert found["page"].tolist() == [[0.5, 0.5]] * 5
+    with pytest.raises(ShardingError, match="'ad' has sums for 1 blocks of columns, its new .* 2"):
+        recsys.reshard_tables(sums, second)

@@ -101,6 +101,41 @@ def in_batch_softmax(
     return -fnp.mean(fnp.diagonal(nn.log_softmax(scores)))
 
 
+def sampled_softmax(
+    users: Any,
+    items: Any,
+    sampled: Any,
+    ids: Any = None,
+    log_frequency: Any = None,
+    temperature: float = 0.1,
+) -> Any:
+    """The mean cross entropy of each user's item among itself and sampled items.
+
+    users, items: (batch, width) vectors, of pairs; sampled: (n, width), of items that were drawn
+    for all; ids: those of the pairs' items (batch,) and of the sampled (n,), so that an item isn't
+    a negative one of itself; log_frequency: likewise a pair of logarithms of how often an item is
+    drawn, which are taken from scores (Bengio and Senécal, 2008).
+
+    >>> from funcgrad.recsys import models
+    >>> x, others = fnp.eye(2), fnp.zeros((3, 2))
+    >>> print(f"{models.sampled_softmax(x, x, others, temperature=1.0):.4f}")
+    0.7437
+    """
+    name = "recsys.models.sampled_softmax"
+    if users.ndim != 2 or users.shape != items.shape or sampled.shape[1:] != users.shape[1:]:
+        raise ShapeError(
+            f"{name}: need users and items (batch, width) and sampled (n, width), got "
+            f"{users.shape}, {items.shape} and {sampled.shape}"
+        )
+    own = fnp.sum(users * items, axis=1, keepdims=True) / temperature
+    others = users @ sampled.T / temperature
+    if log_frequency is not None:
+        own, others = own - log_frequency[0][:, None], others - log_frequency[1]
+    if ids is not None:
+        others = fnp.where(ids[0][:, None] == ids[1], -fnp.inf, others)
+    return -fnp.mean(nn.log_softmax(fnp.concatenate([own, others], 1))[:, 0])
+
+
 def top_items(users: Any, items: Any, k: int, block: int = 65536) -> tuple[Any, Any]:
     """(users, k) scores and numbers of the best items for each user, best first.
 

@@ -42,12 +42,14 @@ PIECE = 512
 def prefetch_rows(
     e: Any, axis: Value, turn: str, size: int, inner: Value, length: int,
     around: Sequence[Stmt], inside: Sequence[Stmt], serial: bool, plain: bool = False,
+    step: int = 1,
 ) -> None:  # fmt: skip
     """In a turn of a loop along `axis`, before the loop along `inner`: prefetch for a later turn.
 
     e: the emitter. around, inside: the statements around and inside the inner loop
     serial: whether the turns run in order, in one task
     plain: whether the inner loop could prefetch (`in_pieces`), where rows are at known places
+    step: how much further the next turn is
     """
     wanted: list[tuple[Load | Store, int, list[Stmt]]] = []
     made = {s.out: s for s in (*around, *inside) if isinstance(s, Op | Load)}
@@ -59,7 +61,7 @@ def prefetch_rows(
     # Where a block of points is in hand, its values are read from arrays at first use.
     if not wanted or type(e.env) is not dict:
         return
-    later = max(1, AHEAD // sum(n for _, n, _ in wanted))
+    later = step * max(1, AHEAD // sum(n for _, n, _ in wanted))
     outer = _goes_on(e, axis, size, wanted)
     last = str(size - 1)
     if outer is None:
@@ -112,12 +114,13 @@ def prefetch_turns(e: Any, s: While) -> None:
         return
     by = steps[0].args[1]
     numbers = [t for t in around if isinstance(t, Load) and coefficient(t.index, axis)]
-    if not isinstance(by, Const) or by.value != 1 or not numbers:
+    if not isinstance(by, Const) or by.value < 1 or not numbers:
         return
     if any(t.index.terms != ((1, axis),) for t in numbers):
         return
     size = min(t.buffer.size - t.index.const for t in numbers)
-    prefetch_rows(e, axis, e.env[axis], size, inner.axis, inner.size, around, inner.body, True)
+    prefetch_rows(e, axis, e.env[axis], size, inner.axis, inner.size, around, inner.body, True,
+                  step=int(by.value))  # fmt: skip
 
 
 def prefetch_block(e: Any, axis: Value, most: int, j: str) -> None:

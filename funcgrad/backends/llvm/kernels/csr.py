@@ -1,7 +1,8 @@
 """The product of a sparse matrix, row by row, with a dense one: each row sums its own entries.
 
 Rows are independent, so that threads share them. With one column, a row's entries are added up in
-several sums, which don't wait for each other; with more, a row of sums takes entry after entry.
+several sums, which don't wait for each other; with more, a row of sums takes a few entries at a
+time, one after the other, so that it is read and written once for all of them.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from funcgrad.core.ir import Atom, Eqn
 
 BOOL, FLOAT32 = np.dtype(bool), np.dtype(np.float32)
 SUMS = 4  # of a row, which are added up in the end
+TAKEN = 4  # entries that a row of sums takes at a time
 
 
 def product(k: SpecialKernel, eqn: Eqn) -> Written | None:
@@ -48,15 +50,31 @@ class _Entries:
         dtype = self.data.aval.dtype
         self.wide = FLOAT32 if dtype in HALVES else dtype
 
-    def entry(self, at: Operand) -> tuple[Index, Index, Operand]:
-        """An entry's place, its column, and whether that is one."""
+    def entry(self, at: Operand, further: int = 0) -> tuple[Index, Index, Operand]:
+        """The place of the entry `further` behind one, its column, and whether that is one."""
         b = self.b
-        place = b.value_index(at, 0, self.data.aval.size - 1)
+        most = self.data.aval.size - 1
+        place = add_indices(b.value_index(at, 0, most - further), Index(further, ()))
+        return place, *self.column(place)
+
+    def column(self, place: Index) -> tuple[Index, Operand]:
+        """An entry's column, and whether it is one."""
+        b, last = self.b, self.dense.aval.shape[0] - 1
         column = b.convert(self.k.pull.read(self.indices, [place]), INDEX)
-        last = self.dense.aval.shape[0] - 1
         sides = (b.op("greater_equal", BOOL, column, Const(0, INDEX)),
                  b.op("less_equal", BOOL, column, Const(last, INDEX)))  # fmt: skip
-        return place, b.value_index(column, 0, last), b.op("bitwise_and", BOOL, *sides)
+        return b.value_index(column, 0, last), b.op("bitwise_and", BOOL, *sides)
+
+    def several_there(self, at: Operand, end: Operand) -> Operand:
+        """Whether a row has so many more entries, all of whose columns are there."""
+        b, last = self.b, self.data.aval.size - 1
+        found = b.op("less_equal", BOOL, b.op("add", INDEX, at, Const(TAKEN, INDEX)), end)
+        for i in range(TAKEN):
+            moved = b.op("add", INDEX, at, Const(i, INDEX)) if i else at
+            place = b.op("minimum", INDEX, moved, Const(last, INDEX))
+            _, inside = self.column(b.value_index(place, 0, last))
+            found = b.op("bitwise_and", BOOL, found, inside)
+        return found
 
     def added(self, total: Operand, at: Operand) -> Operand:
         """A sum and an entry's product, of a dense matrix of one column."""
@@ -114,6 +132,21 @@ def _row_of_sums(
     def begin(at: Index, column: Index) -> None:
         b.store(sums, at, Const(0, entries.wide))
 
+    def take_several(at: Operand) -> list[Operand]:
+        terms = [entries.entry(at, i)[:2] for i in range(TAKEN)]
+        values = [entries.value(entries.data, [place]) for place, _ in terms]
+
+        def add(at: Index, column: Index) -> None:
+            total = b.load(sums, at)
+            for value, (_, line) in zip(values, terms, strict=True):
+                term = entries.value(entries.dense, [line, column])
+                term = b.op("multiply", entries.wide, value, term)
+                total = b.op("add", entries.wide, total, term)
+            b.store(sums, at, total)
+
+        each(add)
+        return [b.op("add", INDEX, at, Const(TAKEN, INDEX))]
+
     def take(at: Operand) -> list[Operand]:
         place, line, inside = entries.entry(at)
         with b.guarded(inside):
@@ -133,5 +166,8 @@ def _row_of_sums(
         b.store(out, place, b.convert(b.load(sums, at), out.dtype))
 
     each(begin)
-    b.while_(lambda at: b.op("less", BOOL, at, bounds[1]), take, [bounds[0]])
+    at = bounds[0]
+    if entries.data.aval.size >= TAKEN:
+        (at,) = b.while_(lambda at: entries.several_there(at, bounds[1]), take_several, [at])
+    b.while_(lambda at: b.op("less", BOOL, at, bounds[1]), take, [at])
     each(finish)
