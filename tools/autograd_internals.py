@@ -23,6 +23,7 @@ from funcgrad.test_util import check_grads as check_all
 
 fg.default_dtype("float64")
 TOLERANCE = 2e-6
+STEP = 5e-7  # autograd's: its tests draw arguments that lie closer to a kink than ours may
 
 
 def _selected(fun: Callable, argnum: Any, args: tuple, kwargs: dict) -> tuple[Callable, tuple]:
@@ -159,7 +160,7 @@ def multigrad_dict(fun: Callable) -> Callable:
 def check_grads(fun: Callable, argnum: Any = 0, modes: Any = None, order: int = 2) -> Callable:
     def check(*args: Any, **kwargs: Any) -> None:
         of_them, chosen = _selected(fun, argnum, args, kwargs)
-        check_all(of_them, chosen, order, modes or ("fwd", "rev"), atol=1e-4, rtol=1e-4)
+        check_all(of_them, chosen, order, modes or ("fwd", "rev"), 1e-4, 1e-4, STEP)
 
     return check
 

@@ -32,6 +32,7 @@ LEFT_OUT = re.compile(
     "|optimizers|stax|rnn|fused|pytorch|multi|hypothesis|sparse_|sparsify|state_test|string|harness"
     "|util_test|scheduling|control_deps|async|shard_alike|error_check|transfer|warnings|extend|aot"
     "|ragged|clear|jax_jit|numerics|name_stack|mesh_utils|heap|hardware|key_reuse|linalg_sharding"
+    "|numpy_error"
 )
 ENVIRONMENT = {
     "JAX_NUM_GENERATED_CASES": "1",

@@ -145,6 +145,7 @@ def our_modules(name: str) -> tuple[str, ...]:
     internal = parts[:1] == ["_src"]
     parts = parts[internal:]
     own = [".".join(["funcgrad", *parts[:n]]) for n in range(len(parts), 0, -1)]
+    own.append(".".join(["funcgrad.experimental", *parts]))
     return (*own, *COMMON) if internal else (".".join(["funcgrad", *parts]),)
 
 
