@@ -21,12 +21,12 @@ from funcgrad.tree import PyTreeDef
 _F = TypeVar("_F", bound=Callable)
 
 
-def rule_setter(wrapper: Any, name: str) -> Callable:
+def rule_setter(wrapper: object, name: str) -> Callable:
     """What sets a rule (`defjvp`, `def_vmap`, …) of a wrapped function that has one of another kind
     than its wrapper."""
     if not name.startswith("def"):
         raise AttributeError(f"{type(wrapper).__name__!r} object has no attribute {name!r}")
-    return getattr(wrapper._fun, name)
+    return getattr(vars(wrapper)["_fun"], name)
 
 
 def name_of(fun: Callable) -> str:

@@ -356,10 +356,10 @@ def test_tuples_within_an_index():
     x = np.arange(24.0, dtype=np.float32).reshape(2, 3, 4)
     for at in [((1, 0), (1, 2)), (((1, 0),), 0), (slice(None), (0, 2), (1, 3))]:
         np.testing.assert_array_equal(fnp.array(x)[at], x[at])
-    got = fg.jit(lambda a, i: (a[(i, 0), 1], a[((i, 0), (0, i)), 0]))(x, 1)
+    got = jit(lambda a, i: (a[(i, 0), 1], a[((i, 0), (0, i)), 0]))(x, 1)
     np.testing.assert_array_equal(got[0], x[(1, 0), 1])
     np.testing.assert_array_equal(got[1], x[((1, 0), (0, 1)), 0])
     with pytest.raises(IndexError, match=r"tuple within an index must hold integers .*1\.5"):
-        fg.jit(lambda a, i: a[(i, 1.5), 0])(x, 1)
+        jit(lambda a, i: a[(i, 1.5), 0])(x, 1)
     with pytest.raises(TypeError, match="in rows of one length, got"):
         fnp.array(x)[((0, 1), (0,)), 0]

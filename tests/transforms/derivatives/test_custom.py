@@ -246,34 +246,6 @@ def test_vjp_of_several_results():
     close(fg.vmap(fg.grad(lambda x: f(x)["c"]))(X), np.full(3, 1000.0))
 
 
-def test_nondiff_argnames():
-    @functools.partial(fg.custom_jvp, nondiff_argnames="f")
-    def forward(f, x):
-        return f(x)
-
-    forward.defjvp(lambda f, primals, tangents: (forward(f, *primals), 10.0 * tangents[0]))
-    close(fg.jvp(lambda x: forward(fnp.sin, x), (1.0,), (1.0,)), (np.sin(1.0), 10.0))
-
-    @functools.partial(fg.custom_vjp, nondiff_argnames=("f", "n"))
-    def backward(f, x, n):
-        return f(x) * n
-
-    backward.defvjp(
-        lambda f, x, n: (backward(f, x, n), None),
-        lambda f, n, _, g: (10.0 * n * g,),
-        optimize_remat=True,
-    )
-    close(fg.value_and_grad(lambda x: backward(fnp.sin, x, n=2))(1.0), (2 * np.sin(1.0), 20.0))
-    with pytest.raises(ValueError, match="nondiff_argnames='y' is no parameter of it; it has x"):
-        fg.custom_vjp(lambda x: x, nondiff_argnames="y")
-
-
-def test_none_where_the_argument_has_none():
-    f = fg.custom_vjp(lambda x: x[0] * 1.0)
-    f.defvjp(lambda x: (f(x), None), lambda _, g: ((g, (None, None)),))
-    close(fg.grad(f)((1.0, (2.0, None))), (1.0, (0.0, None)))
-
-
 def test_vjp_nondiff_argnums_and_keywords():
     @functools.partial(fg.custom_vjp, nondiff_argnums=(1,))
     def f(x, mode, y=2.0):
