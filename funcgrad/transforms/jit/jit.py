@@ -34,7 +34,14 @@ from funcgrad.transforms.arguments import (
     wraps,
 )
 from funcgrad.transforms.control.jit_primitive import jit_p
-from funcgrad.transforms.jit.keys import difference, leaf_or_position, programs_of, type_key, typed
+from funcgrad.transforms.jit.keys import (
+    argument_type,
+    difference,
+    leaf_or_position,
+    programs_of,
+    type_key,
+    typed,
+)
 from funcgrad.transforms.jit.stages import (
     LOG,
     Lowered,
@@ -46,7 +53,7 @@ from funcgrad.transforms.jit.stages import (
     gone_reasons,
     sharding_of,
 )
-from funcgrad.transforms.refs import Lending, State, aval_or_inner, refs_among, state_of
+from funcgrad.transforms.refs import Lending, State, refs_among, state_of
 from funcgrad.tree import PyTreeDef
 
 RETRACES_BEFORE_WARNING = 16
@@ -387,7 +394,7 @@ class Jitted:
         flat = FlatFunction("jit", self._with_shardings(self._with_static(call)), call.in_tree)
         places = refs_among(call.leaves)
         lent = Lending(flat, places) if places else None
-        avals, start = [aval_or_inner(x) for x in call.leaves], time.perf_counter()
+        avals, start = [argument_type(x) for x in call.leaves], time.perf_counter()
         jaxpr, consts, written = stage_with_refs(lent or flat, avals, f"jit({name_of(fun)})", names)
         seconds = time.perf_counter() - start
         state = state_of(consts, call.leaves, lent, written)
