@@ -23,6 +23,7 @@ from funcgrad.core import ir
 from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.trace import Tracer
+from funcgrad.numpy._util import convert
 from funcgrad.parallel.meshes import virtual_devices
 
 # ---- settings
@@ -328,6 +329,11 @@ def _promote(inexact: bool, *args: Any) -> list:
     ]
 
 
+def _convert(x: Any, dtype: Any = None, weak_type: bool = False) -> Any:
+    x = fnp.asarray(x)
+    return convert(x, x.dtype if dtype is None else fg_dtypes.canonical(dtype), weak_type)
+
+
 def curry(f: Any) -> Any:
     return lambda *args, **kwargs: functools.partial(f, *args, **kwargs)
 
@@ -370,9 +376,7 @@ OWN: dict[str, Mapping[str, Any]] = {
     "jax.sharding": {"make_single_device_sharding": fg.sharding.SingleDeviceSharding},
     "jax._src.lax.lax": {
         "asarray": fnp.asarray,
-        "_convert_element_type": lambda x, dtype=None, weak_type=False: fg.lax.convert_element_type(
-            x, dtype
-        ),
+        "_convert_element_type": _convert,
     },
     "jax._src.compilation_cache": {"_cache": None, "is_persistent_cache_enabled": lambda: False},
     "jax._src.cloud_tpu_init": {"running_in_cloud_tpu_vm": False},

@@ -166,6 +166,16 @@ def _same_types(what: str, got: Values, want: Sequence[ShapedArray]) -> None:
             raise CustomRuleError(f"{what} {i} must be {w}, got {a}")
 
 
+def _same_result(what: str, out_tree: PyTreeDef, flat: FlatFunction) -> None:
+    """Raise where a rule's result has another structure than the function's, if that has run."""
+    if getattr(flat, "out_tree", None) not in (None, out_tree):
+        raise CustomRuleError(
+            f"{what} must give a result with the structure that the function's has, "
+            f"{flat.out_tree}, got {out_tree}"
+        )
+    flat.out_tree = out_tree
+
+
 class custom_jvp(_Custom):
     """A function whose derivative the user gives, forward mode's and through it reverse mode's.
 
@@ -287,7 +297,7 @@ def _jvp_rule(custom: custom_jvp, fixed: list, in_tree: PyTreeDef, flat: FlatFun
                 f"the jvp rule of {name} must return a tangent with the structure of the result, "
                 f"{out_tree}, got {tangent_tree}"
             )
-        flat.out_tree = out_tree
+        _same_result(f"the jvp rule of {name}", out_tree, flat)
         zeros = [Zero(t.aval) if isinstance(t, SymbolicZero) else t for t in outs_t]
         wants = [aval_of(o).tangent() for o in outs]
         zeros = [
@@ -376,7 +386,8 @@ def _fwd_rule(
             raise CustomRuleError(
                 f"the forward rule of {name} must return a pair (result, residuals), got {result!r}"
             )
-        outs, flat.out_tree = flatten_outputs("the forward rule", custom._fun, result[0])
+        outs, out_tree = flatten_outputs("the forward rule", custom._fun, result[0])
+        _same_result(f"the forward rule of {name}", out_tree, flat)
         # Refs among the arguments may be residuals, too: they are what both rules share.
         kept = result[1] if state["show"] is not shown else hidden(result[1])
         residuals, state["residual_tree"] = flatten_outputs("the forward rule", custom._fun, kept)

@@ -8,6 +8,7 @@ import pytest
 import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import tree
+from funcgrad.errors import CustomRuleError
 
 
 def close(got, want):
@@ -49,3 +50,17 @@ def test_closure_convert_counts_what_it_captured():
 
     with pytest.raises(TypeError, match=r"takes 1 arguments and the 1 values .* got 3"):
         fg.grad(f)(2.0)
+
+
+def test_results_of_another_structure_than_the_functions():
+    def twice(f):
+        return lambda x: fg.lax.scan(lambda c, _: (f(c), None), x, None, length=2)[0]
+
+    f = fg.custom_jvp(lambda x: x * 1.0)
+    f.defjvp(lambda p, t: ((p[0], p[0]), (t[0], t[0])))
+    with pytest.raises(CustomRuleError, match="jvp rule of .* structure that the function's has"):
+        fg.jvp(twice(f), (1.0,), (1.0,))
+    g = fg.custom_vjp(lambda x: x * 1.0)
+    g.defvjp(lambda x: ((x, x), None), lambda _, ct: (ct,))
+    with pytest.raises(CustomRuleError, match="forward rule of .* structure that the function's"):
+        fg.grad(twice(g))(1.0)
