@@ -147,7 +147,7 @@ def compare(results: Path, suite: str) -> tuple[dict[str, Row], dict[str, list]]
     """By file: how many tests pass of how many; by kind of failure: (test, last words)."""
     table, failed = {}, collections.defaultdict(list)
     for file in sorted((results / suite / "funcgrad").glob("*.jsonl")):
-        about = json.loads(file.open().readline())
+        about = json.loads(file.read_text().splitlines()[0])
         ours, theirs = read(file), read(results / suite / suite / file.name)
         names = wanted(ours, theirs)
         passed = 0
@@ -165,8 +165,10 @@ INTRODUCTION = """# Tests of JAX and of autograd
 
 Made by `tools/jax_tests.py`, which runs JAX's public tests, and HIPS autograd's, on funcgrad under
 their names. What counts are the tests that the library itself passes where it was run beside ("by
-itself"), else all that aren't skipped. Of long files each so manieth test was run, as the tables
-say; the whole counts each file by all of its tests.
+itself"), else all that aren't skipped. Of long files a part of the tests was run, one in as many as
+the tables say; the estimate for the whole counts each file by all of its tests. Files that the
+tables lack weren't run: those of JAX about internals, other machines and compilers' texts
+(`LEFT_OUT` in the tool), and what no time was left for.
 """
 
 
@@ -178,7 +180,7 @@ def page(results: Path) -> str:
         if not table:
             continue
         lines += ["", f"## {title}", "", _summary(table), ""]
-        lines += ["| File | Passed | Of | Each | Which count |", "|---|---|---|---|---|"]
+        lines += ["| File | Passed | Of | One in | Which count |", "|---|---|---|---|---|"]
         lines += [
             f"| `{name}` | {row.passed} | {row.total} | {row.every} | "
             f"{'by itself' if row.compared else 'all'} |"
