@@ -1,8 +1,9 @@
 """Events that the package and its users tell of, by the names of `jax.monitoring`: who listens
-hears of what is traced, compiled and found on disk, for metrics of a job. `core.events` lists them.
+hears of what is traced, compiled and found on disk, for metrics of a job.
+`core.telemetry.events` lists them.
 """
 
-from funcgrad.core.events import (
+from funcgrad.core.telemetry.events import (
     clear_event_listeners,
     record_event,
     record_event_duration_secs,

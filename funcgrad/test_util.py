@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,8 @@ __all__ = ["check_grads", "check_jvp", "check_vjp"]
 # Steps, and what differences of so large steps are good for, by the narrowest dtype.
 _STEPS = {2: 1e-2, 4: 1e-3, 8: 1e-5}
 _TOLERANCES = {2: 5e-2, 4: 2e-2, 8: 1e-5}
+# A tolerance, or one for each of some dtypes.
+Tolerance = float | Mapping[Any, float] | None
 
 
 def check_grads(
@@ -24,14 +26,15 @@ def check_grads(
     args: tuple,
     order: int,
     modes: Sequence[str] = ("fwd", "rev"),
-    atol: float | None = None,
-    rtol: float | None = None,
+    atol: Tolerance = None,
+    rtol: Tolerance = None,
     eps: float | None = None,
 ) -> None:
     """Compare derivatives of f at some arguments with finite differences, to some order.
 
     modes: "fwd" for `jvp`, "rev" for `vjp`; higher orders mix them. eps: the step of the central
-    differences, by default what suits the dtype. Raises AssertionError with what differs.
+    differences, by default what suits the dtype; so are atol and rtol, which may also be dicts of
+    tolerances by dtype. Raises AssertionError with what differs.
 
     >>> import funcgrad.numpy as fnp
     >>> from funcgrad.test_util import check_grads
@@ -43,8 +46,8 @@ def check_grads(
     _check(f, tuple(args), order, modes, atol, rtol, eps, "f")
 
 
-def _check(f: Callable, args: tuple, order: int, modes: Sequence[str], atol: float | None,
-           rtol: float | None, eps: float | None, what: str) -> None:  # fmt: skip
+def _check(f: Callable, args: tuple, order: int, modes: Sequence[str], atol: Tolerance,
+           rtol: Tolerance, eps: float | None, what: str) -> None:  # fmt: skip
     if order < 1:
         return
     rng = np.random.default_rng(0)
@@ -62,8 +65,8 @@ def _check(f: Callable, args: tuple, order: int, modes: Sequence[str], atol: flo
 
 
 def check_jvp(
-    f: Callable, f_jvp: Callable, args: tuple, atol: float | None = None,
-    rtol: float | None = None, eps: float | None = None, err_msg: str = "",
+    f: Callable, f_jvp: Callable, args: tuple, atol: Tolerance = None,
+    rtol: Tolerance = None, eps: float | None = None, err_msg: str = "",
 ) -> None:  # fmt: skip
     """Compare f_jvp(primals, tangents) → (value, tangent) with differences of f.
 
@@ -80,8 +83,8 @@ def check_jvp(
 
 
 def check_vjp(
-    f: Callable, f_vjp: Callable, args: tuple, atol: float | None = None,
-    rtol: float | None = None, eps: float | None = None, err_msg: str = "",
+    f: Callable, f_vjp: Callable, args: tuple, atol: Tolerance = None,
+    rtol: Tolerance = None, eps: float | None = None, err_msg: str = "",
 ) -> None:  # fmt: skip
     """Compare f_vjp(*primals) → (value, function of the cotangent) with differences of f.
 
@@ -112,18 +115,30 @@ def _drawn(rng: np.random.Generator, x: Any) -> np.ndarray:
     return np.asarray(made, aval.dtype)
 
 
-def _narrowest(values: Any) -> int:
+def _kinds(values: Any) -> list[np.dtype]:
+    """The dtypes of values that have derivatives."""
     kinds = [aval_of(x).dtype for x in tree.leaves(values)]
-    return min([dtypes.real_part(d).itemsize for d in kinds if dtypes.is_inexact(d)], default=8)
+    return [d for d in kinds if dtypes.is_inexact(d)]
+
+
+def _narrowest(values: Any) -> int:
+    return min([dtypes.real_part(d).itemsize for d in _kinds(values)], default=8)
 
 
 def _step(args: Any, eps: float | None) -> float:
     return _STEPS.get(_narrowest(args), 1e-1) if eps is None else eps
 
 
-def _tolerances(values: Any, atol: float | None, rtol: float | None) -> tuple[float, float]:
+def _tolerances(values: Any, atol: Tolerance, rtol: Tolerance) -> tuple[float, float]:
     default = _TOLERANCES.get(_narrowest(values), 2e-1)
-    return default if atol is None else atol, default if rtol is None else rtol
+
+    def of(given: Tolerance) -> float:
+        if isinstance(given, Mapping):
+            by_dtype = {np.dtype(d): tolerance for d, tolerance in given.items()}
+            return max([by_dtype.get(d, default) for d in _kinds(values)], default=default)
+        return default if given is None else given
+
+    return of(atol), of(rtol)
 
 
 def _difference(f: Callable, args: tuple, tangents: tuple, eps: float) -> Any:

@@ -59,7 +59,7 @@ LAYERS = [
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 # The packages inside of layers, from below: what is in none of a layer's may import all of them.
 PACKAGES = {
-    "core": ["process", "display", "eager"],
+    "core": ["process", "display", "telemetry", "eager"],
     "ops": [
         "special_math", "elementwise", "indexing", "collective", "convolution", "linalg",
     ],

@@ -54,3 +54,12 @@ def test_wrong_values_fail():
 def test_modes_that_are_none():
     with pytest.raises(ValueError, match="modes are 'fwd' and 'rev', got 'both'"):
         check_grads(fnp.sin, (1.0,), 1, modes=["both"])
+
+
+def test_tolerances_by_dtype():
+    loose = {np.float32: 3.0, np.dtype("float64"): 1e-9}
+    check_grads(wrong, (np.float32(1),), 1, atol=loose)
+    with pytest.raises(AssertionError, match="of f"):
+        check_grads(wrong, (np.float64(1),), 1, atol=loose)
+    with pytest.raises(AssertionError, match="of f"):
+        check_grads(wrong, (np.float32(1),), 1, atol={np.float64: 3.0})

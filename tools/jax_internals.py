@@ -23,6 +23,7 @@ from funcgrad.core import ir
 from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.trace import Tracer
+from funcgrad.numpy._util import convert
 from funcgrad.parallel.meshes import virtual_devices
 
 # ---- settings
@@ -219,7 +220,24 @@ class Aval(ShapedArray):
         return repr(self)
 
 
+def flatten_fun_nokwargs(f: Any, in_tree: Any) -> tuple[Any, Any]:
+    """f on the leaves of its arguments, and what tells the structure of its last result."""
+    seen = []
+
+    def flat(*leaves: Any) -> tuple:
+        outs, structure = fg.tree.flatten(f(*fg.tree.unflatten(in_tree, leaves)))
+        seen.append(structure)
+        return tuple(outs)
+
+    return flat, lambda: seen[-1]
+
+
+# A call inside a program: here that is `jit`.
+CALL = types.SimpleNamespace(bind=lambda *args, subfuns: fg.jit(subfuns[0])(*args))
 CORE = {
+    "call_p": CALL, "closed_call_p": CALL, "check_jaxpr": ir.typecheck,
+    "valid_jaxtype": lambda x: isinstance(x, Array | Tracer | np.ndarray | np.generic | int | float
+                                          | complex),
     "Primitive": Missing("jax.core.Primitive"), "ShapedArray": Aval,
     "Tracer": Tracer, "reset_trace_state": lambda: True, "subjaxprs": subjaxprs,
     "trace_state_clean": lambda: True, "pytype_aval_mappings": {},
@@ -283,6 +301,15 @@ def partition_list(right: Any, items: Any) -> tuple[list, list]:
     return [x for b, x in pairs if not b], [x for b, x in pairs if b]
 
 
+def broadcast_prefix(leaves: Any, prefix: Any, full: Any) -> list:
+    """The leaves of a prefix of a tree, each as often as the tree has leaves beneath it."""
+    places = fg.tree.unflatten(full, range(full.num_leaves))
+    return fg.tree.leaves(fg.tree.broadcast(fg.tree.unflatten(prefix, leaves), places))
+
+
+API_UTIL = {
+    "debug_info": lambda *_, **__: None, "flatten_fun_nokwargs": flatten_fun_nokwargs,
+}  # fmt: skip
 UTIL = {
     "safe_zip": safe_zip, "safe_map": safe_map, "unzip2": unzip2, "split_list": split_list,
     "partition_list": partition_list, "foreach": lambda f, *xs: safe_map(f, *xs) and None,
@@ -300,6 +327,11 @@ def _promote(inexact: bool, *args: Any) -> list:
         else fnp.asarray(x, dtype)
         for x in args
     ]
+
+
+def _convert(x: Any, dtype: Any = None, weak_type: bool = False) -> Any:
+    x = fnp.asarray(x)
+    return convert(x, x.dtype if dtype is None else fg_dtypes.canonical(dtype), weak_type)
 
 
 def curry(f: Any) -> Any:
@@ -328,6 +360,10 @@ OWN: dict[str, Mapping[str, Any]] = {
     "jax._src.dtypes": DTYPES,
     "jax._src.core": CORE,
     "jax.core": CORE,
+    "jax.api_util": API_UTIL,
+    "jax._src.api_util": API_UTIL,
+    "jax._src.linear_util": {"wrap_init": lambda f, params=None, *, debug_info=None: f},
+    "jax._src.tree_util": {"broadcast_flattened_prefix_with_treedef": broadcast_prefix},
     "jax._src.xla_bridge": DEVICES,
     "jax._src.dispatch": {"xla_primitive_callable": NO_MISSES},
     "jax._src.util": {**UTIL, "curry": curry},
@@ -340,9 +376,7 @@ OWN: dict[str, Mapping[str, Any]] = {
     "jax.sharding": {"make_single_device_sharding": fg.sharding.SingleDeviceSharding},
     "jax._src.lax.lax": {
         "asarray": fnp.asarray,
-        "_convert_element_type": lambda x, dtype=None, weak_type=False: fg.lax.convert_element_type(
-            x, dtype
-        ),
+        "_convert_element_type": _convert,
     },
     "jax._src.compilation_cache": {"_cache": None, "is_persistent_cache_enabled": lambda: False},
     "jax._src.cloud_tpu_init": {"running_in_cloud_tpu_vm": False},

@@ -17,7 +17,6 @@ at is in packages of its own.
 - `eager`: what makes operations quick that run at once, without `jit`: their meaning is
   `core.array`
 - `evaluation`: the root: the trace that evaluates operations at once
-- `events`: events that the package tells of, and who listens
 - `ir`: jaxprs: programs as plain data
 - `methods`: the operators, methods and properties that arrays and tracers share
 - `primitive`: primitives: the vocabulary of programs
@@ -29,8 +28,8 @@ at is in packages of its own.
 - `sharded`: arrays that are cut over the devices of a mesh
 - `sharding`: meshes, partition specs and shardings: how an array is cut over devices
 - `source`: where in the user's code an operation stands: the line errors and printed programs name
-- `spans`: spans of time that are recorded while a profile is taken
 - `staging`: staging: run a Python function on tracers and write down the program it performs
+- `telemetry`: what is told of a process while it runs: events and spans of time
 - `trace`: traces and tracers: how a transform sees the operations of a running Python function
 - `transfers`: borders that values cross: from NumPy into arrays, out of them, between devices
 - `types`: names for what Python's types can't say of values, pytrees and parameters

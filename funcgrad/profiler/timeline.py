@@ -19,7 +19,7 @@ from time import perf_counter_ns
 from typing import Any, Self, TypeVar
 
 from funcgrad.core.process import fork
-from funcgrad.core.spans import Recording, record, recordings
+from funcgrad.core.telemetry.spans import Recording, record, recordings
 
 _F = TypeVar("_F", bound=Callable)
 _lock = fork.lock()

@@ -42,6 +42,7 @@ from funcgrad.ops.random import threefry2x32_p
 from funcgrad.ops.reduce import reduce_and, reduce_or
 from funcgrad.ops.shape import broadcast_in_dim, broadcasted_iota, expand_dims, reshape
 from funcgrad.ops.slicing import concatenate
+from funcgrad.random.arrays import KeyArray
 from funcgrad.transforms.key_reuse import copied, used, watching
 from funcgrad.transforms.recorded import recorded
 
@@ -98,7 +99,7 @@ def _impl(what: str, impl: Any, dtype: Any = None) -> str:
     return name
 
 
-class Key:
+class Key(KeyArray):
     """A random key, or an array of them. Made by `key` and `split`.
 
     `shape` is that of the keys; `data` the uint32 words, two a key (four with impl "rbg" and
@@ -137,11 +138,6 @@ class Key:
         return reduce(compare(a, b), (len(shape),))
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of the keys, without the axis of their words."""
-        return aval_of(self.data).shape[:-1]
-
-    @property
     def ndim(self) -> int:
         """The number of axes of the keys: 0 for a single one."""
         return len(self.shape)
@@ -155,6 +151,11 @@ class Key:
         """
         return math.prod(self.shape)
 
+    @property
+    def itemsize(self) -> int:
+        """The bytes of a key."""
+        return self.dtype.itemsize
+
     def reshape(self, *shape: Any) -> Key:
         """The same keys in another shape.
 
@@ -166,15 +167,15 @@ class Key:
         sizes = tuple(self.size // max(known, 1) if n == -1 else n for n in sizes)
         return Key(reshape(self.data, (*sizes, _COUNTS[self.impl])), self.impl)
 
+    def _with(self, data: Any) -> Key:
+        return Key(data, self.impl)
+
     def __getitem__(self, idx: Any) -> Key:
-        if not self.ndim:
-            raise ShapeError(f"a single random key can't be indexed, got {idx!r}; split it first")
-        idx = idx if isinstance(idx, tuple) else (idx,)
-        if watching() and all(isinstance(i, _STATIC) for i in idx):
-            self = _used(f"keys[{', '.join(map(str, idx))}]", self, idx)
-        if not any(i is Ellipsis for i in idx):
-            idx = (*idx, Ellipsis)
-        return Key(index(self.data, (*idx, slice(None))), self.impl)
+        if watching() and self.ndim:
+            parts = idx if isinstance(idx, tuple) else (idx,)
+            if all(isinstance(i, _STATIC) for i in parts):
+                self = _used(f"keys[{', '.join(map(str, parts))}]", self, parts)
+        return KeyArray.__getitem__(self, idx)
 
     def __len__(self) -> int:
         if not self.ndim:

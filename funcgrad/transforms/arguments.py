@@ -23,6 +23,14 @@ from funcgrad.tree import PyTreeDef
 _F = TypeVar("_F", bound=Callable)
 
 
+def rule_setter(wrapper: object, name: str) -> Callable:
+    """What sets a rule (`defjvp`, `def_vmap`, …) of a wrapped function that has one of another kind
+    than its wrapper."""
+    if not name.startswith("def"):
+        raise AttributeError(f"{type(wrapper).__name__!r} object has no attribute {name!r}")
+    return getattr(vars(wrapper)["_fun"], name)
+
+
 def name_of(fun: Callable) -> str:
     """What to call a function in messages and printed programs.
 

@@ -33,8 +33,9 @@ def test_promotion(x, y, dtype, weak):
         assert (out.dtype.name, out.weak_type) == (dtype, weak)
 
 
-def test_arguments_of_jit_are_arrays():
-    assert jit(fnp.add)(fnp.ones(1), np.float64(1)).dtype == np.float64
+def test_arguments_of_jit_yield_as_scalars_do():
+    assert jit(fnp.add)(fnp.ones(1), np.float64(1)).dtype == np.float32
+    assert jit(fnp.add)(fnp.ones(1), np.asarray(1.0)).dtype == np.float64
 
 
 @pytest.mark.parametrize("name", NUMPYS_SCALARS)

@@ -11,7 +11,7 @@ import pytest
 import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import profiler
-from funcgrad.core import spans
+from funcgrad.core.telemetry import spans
 
 
 def taken(folder, name="*.trace.json.gz"):

@@ -268,3 +268,37 @@ def test_orthogonal_of_nothing():
     for n, m in ((0, 0), (0, 3), (3, 0)):
         assert random.orthogonal(random.key(0), n, m=m).shape == (n, m)
         assert random.orthogonal(random.key(0), n, (2,), m=m).shape == (2, n, m)
+
+
+def test_keys_are_arrays():
+    """Their shape, place and items, as those of arrays of their words, also under jit."""
+    keys = random.split(random.key(7), (2, 3))
+    words = np.asarray(random.key_data(keys))
+
+    def moved(keys):
+        changed = keys.at[0, 1].set(keys[1, 1])
+        return keys.T, keys.ravel(), keys.at[1].get(), changed, keys.copy()
+
+    changed = words.copy()
+    changed[0, 1] = words[1, 1]
+    want = words.transpose(1, 0, 2), words.reshape(6, 2), words[1], changed, words
+    for got in (moved(keys), fg.jit(moved)(keys)):
+        for g, w in zip(got, want, strict=True):
+            np.testing.assert_array_equal(random.key_data(g), w)
+    batched = fg.vmap(lambda k: k.at[0].set(k[2]).T)(keys)
+    np.testing.assert_array_equal(random.key_data(batched)[:, 0], words[:, 2])
+    assert (keys.itemsize, keys.nbytes) == (8, 48)
+    assert keys.device == keys.data.device
+    assert keys.devices() == keys.data.devices()
+    assert keys.sharding == keys.data.sharding
+    assert keys.is_fully_addressable
+    assert keys.block_until_ready() is keys
+    assert not keys.is_deleted()
+    with pytest.raises(TypeError, match=r"keys\.at.*set: need keys of key<fry>, got 3"):
+        keys.at[0].set(3)
+    with pytest.raises(TypeError, match="need keys of key<fry>"):
+        keys.at[0].set(random.key(0, impl="rbg"))
+    own = keys.copy()
+    own.delete()
+    assert own.is_deleted()
+    assert not keys.is_deleted()

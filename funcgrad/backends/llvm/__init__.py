@@ -52,9 +52,9 @@ from funcgrad.backends.llvm.native.caches import host_sizes
 from funcgrad.backends.llvm.native.sources import linking
 from funcgrad.backends.llvm.native.target import needs_llvm
 from funcgrad.core import context
-from funcgrad.core.events import record_event, record_event_duration_secs
 from funcgrad.core.ir import Jaxpr
 from funcgrad.core.process import fork
+from funcgrad.core.telemetry.events import record_event, record_event_duration_secs
 
 if TYPE_CHECKING:
     from funcgrad.backends.llvm.calls.direct import Entry

@@ -401,6 +401,11 @@ def full_like(
     return placed(_weak_like(a, dtype, filled), device)
 
 
+def _diagonal(k: Any, shape: tuple[int, ...]) -> int:
+    """The number of a diagonal; however far outside it lies, it is one beside the matrix."""
+    return min(max(k if isinstance(k, int) else integer("k", k), -shape[0]), shape[1])
+
+
 def eye(N: Any, M: Any = None, k: int = 0, dtype: Any = None, *, device: Any = None) -> Any:
     """An N × M (by default N × N) matrix with ones on the k-th diagonal and zeros elsewhere.
 
@@ -412,7 +417,7 @@ def eye(N: Any, M: Any = None, k: int = 0, dtype: Any = None, *, device: Any = N
            [0, 0, 1]], dtype=int32)
     """
     shape = shape_of("eye", (N, N if M is None else M))
-    mask = compare.eq(*matrices.places(shape, integer("k", k)))
+    mask = compare.eq(*matrices.places(shape, _diagonal(k, shape)))
     return made_on(convert(mask, dtype_or(dtype, default_float())), device)
 
 
@@ -435,5 +440,5 @@ def tri(N: Any, M: Any = None, k: int = 0, dtype: Any = None) -> Any:
            [1, 1, 1]], dtype=int32)
     """
     shape = shape_of("tri", (N, N if M is None else M))
-    mask = compare.ge(*matrices.places(shape, integer("k", k)))
+    mask = compare.ge(*matrices.places(shape, _diagonal(k, shape)))
     return convert(mask, dtype_or(dtype, default_float()))

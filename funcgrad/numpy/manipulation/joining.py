@@ -62,8 +62,12 @@ def arrays_of(name: str, arrays: Any, argument: str = "arrays") -> list[Any]:
     if listed:
         parts = [as_array(name, a, f"{argument}[{i}]") for i, a in enumerate(arrays)]
         # Numbers beside arrays keep their full precision in the common dtype.
-        return promote(name, *arrays) if any(map(is_scalar, arrays)) else parts
+        return promote(name, *arrays) if any(map(_is_number, arrays)) else parts
     return list(unstack(arrays))
+
+
+def _is_number(x: Any) -> bool:
+    return is_scalar(x) or isinstance(x, np.generic)
 
 
 # ---- joining
@@ -205,7 +209,7 @@ def append(arr: Any, values: Any, axis: int | None = None) -> Any:
     Array([0, 1, 7], dtype=int32)
     """
     pair = [as_array("append", arr, "arr"), as_array("append", values, "values")]
-    return _join("append", promote("append", arr, values) if is_scalar(values) else pair, axis)
+    return _join("append", promote("append", arr, values) if _is_number(values) else pair, axis)
 
 
 # ---- cutting

@@ -21,6 +21,8 @@ from funcgrad.errors import (
     ShapeError,
     TracerIntegerConversionError,
 )
+from funcgrad.ops.shape import expand_dims
+from funcgrad.ops.slicing import concatenate
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,12 +63,29 @@ def known(value: Any) -> Any:
     return np.asarray(value)
 
 
+def _of_sequence(entry: list | tuple) -> Any:
+    """The array of a list or tuple within an index; its items may be traced."""
+    rows = [_of_sequence(x) if isinstance(x, list | tuple) else x for x in entry]
+    dtype = next((aval_of(x).dtype for x in rows if isinstance(x, Tracer)), None)
+    try:
+        if dtype is None:
+            return np.asarray(entry) if rows else np.zeros(0, np.int32)
+        rows = [x if isinstance(x, Tracer) else np.asarray(x).astype(dtype, casting="same_kind")
+                for x in rows]  # fmt: skip
+    except (TypeError, ValueError):
+        raise IndexTypeError(
+            f"a {type(entry).__name__} within an index must hold integers or booleans, in rows of "
+            f"one length, got {entry!r}"
+        ) from None
+    return concatenate([expand_dims(x, (0,)) for x in rows], 0)
+
+
 def _entry(entry: Any) -> Any:
     """One entry of an index: None, Ellipsis, a slice, an int, or an array."""
     if entry is None or entry is Ellipsis or isinstance(entry, builtins.slice):
         return entry
-    if isinstance(entry, list):
-        entry = np.asarray(entry) if entry else np.zeros(0, np.int32)
+    if isinstance(entry, list | tuple):
+        entry = _of_sequence(entry)
     if isinstance(entry, int | np.integer) and not isinstance(entry, bool):
         return int(entry)
     if not hasattr(entry, "aval") and not isinstance(entry, np.ndarray | np.generic | bool):

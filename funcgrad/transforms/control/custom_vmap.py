@@ -25,6 +25,7 @@ from funcgrad.transforms.arguments import (
     as_array,
     check_leaves,
     name_of,
+    rule_setter,
     wraps,
 )
 from funcgrad.transforms.autodiff.jvp import jvp_flat, jvp_jaxpr
@@ -41,11 +42,11 @@ FlatRule = Callable[[int, Sequence[bool], Values], tuple[list, list[bool]]]
 class custom_vmap:
     """A function whose batching `vmap` takes from the rule that `def_vmap` sets.
 
-    The rule is called `rule(axis_size, in_batched, *args)`, with True or False for each array of
-    the arguments, and those that are batched with the batch axis first; it returns the results and
-    which of them are batched (of the same structure, or a prefix of it). Under a second `vmap` the
-    rule itself is batched; forward mode differentiates function and rule alike. Reverse mode
-    differentiates the function: a rule of its own for it is given by a `custom_vjp` around.
+    The rule is called `rule(axis_size, in_batched, *args)`, with a list of True or False for each
+    array of the arguments, and those that are batched with the batch axis first; it returns the
+    results and which of them are batched (of the same structure, or a prefix of it). Under a second
+    `vmap` the rule itself is batched; forward mode differentiates function and rule alike. Reverse
+    mode differentiates the function: a rule of its own for it is given by a `custom_vjp` around.
     Raises CustomRuleError without a rule, or where it returns something else.
 
     >>> import funcgrad as fg, funcgrad.numpy as fnp
@@ -77,6 +78,9 @@ class custom_vmap:
         check_callable("custom_vmap.def_vmap", vmap_rule)
         self._rule = vmap_rule
         return vmap_rule
+
+    def __getattr__(self, name: str) -> Callable:
+        return rule_setter(self, name)
 
     @boundary
     def __call__(self, *args: Any) -> Tree:
@@ -113,7 +117,7 @@ class _Rule:
                 f"custom_vmap function {self.name} closes over a value that vmap maps, which its "
                 "rule can't see; pass the value as an argument"
             )
-        in_batched = self.in_tree.unflatten(list(batched[n:]))
+        in_batched = list(self.in_tree.unflatten(list(batched[n:])))
         found = self.rule(size, in_batched, *self.in_tree.unflatten(list(args[n:])))
         if not (isinstance(found, tuple) and len(found) == 2):
             raise CustomRuleError(

@@ -104,7 +104,8 @@ def _interleave(even: Value, odd: Value, axis: int) -> Value:
 def map(f: Callable, xs: Tree, *, batch_size: int | None = None) -> Tree:
     """`f` of each element along the first axis of xs (a pytree), one after the other, stacked.
 
-    Unlike `vmap` it needs memory for one element only; batch_size: so many at once by `vmap`.
+    Unlike `vmap` it needs memory for one element only; batch_size: so many at once by `vmap`, 0
+    for all.
 
     >>> import funcgrad.numpy as fnp
     >>> from funcgrad import lax
@@ -114,13 +115,13 @@ def map(f: Callable, xs: Tree, *, batch_size: int | None = None) -> Tree:
     check_callable("f", f)
     if batch_size is None:
         return scan(lambda _, x: (None, f(x)), None, xs)[1]
-    if integer("batch_size", batch_size) < 1:
-        raise ValueError(f"map: batch_size must be positive, got {batch_size}")
+    if integer("batch_size", batch_size) < 0:
+        raise ValueError(f"map: batch_size must not be negative, got {batch_size}")
     leaves = tree.leaves(xs)
     if not leaves:
         raise ControlFlowError(f"map of {name_of(f)}: xs has no arrays to map over")
     n = aval_of(leaves[0]).shape[0]
-    whole = n - n % batch_size
+    whole = n - n % batch_size if batch_size else 0
 
     def batches(x: Value) -> Value:
         shape = aval_of(x).shape

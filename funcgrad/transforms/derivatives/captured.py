@@ -57,8 +57,10 @@ def _held_by(x: object) -> list:
         return [x.__wrapped__]
     if isinstance(x, type | types.ModuleType):
         return []
+    if isinstance(x, dict):  # of any keys: those of a tree would have to be sorted
+        return list(x.values())
     leaves = tree.leaves(x)
-    return leaves if not leaves or leaves[0] is not x else tree.leaves(getattr(x, "__dict__", None))
+    return leaves if not leaves or leaves[0] is not x else [getattr(x, "__dict__", None)]
 
 
 def _filled(cell: types.CellType) -> bool:

@@ -26,6 +26,7 @@ from funcgrad.transforms.arguments import (
     flatten_outputs,
     is_arraylike,
     name_of,
+    rule_setter,
     wraps,
 )
 from funcgrad.transforms.control.bodies import as_type
@@ -68,12 +69,17 @@ class _Custom:
 
     closed = False
 
-    def __init__(self, fun: Callable, nondiff_argnums: int | Sequence[int] = ()):
+    def __init__(
+        self, fun: Callable, nondiff_argnums: int | Sequence[int] = (),
+        nondiff_argnames: str | Sequence[str] = (),
+    ):  # fmt: skip
         if not callable(fun):
             raise TypeError(f"{type(self).__name__}: need a function, got {fun!r}")
         self._fun = fun
         nums = (nondiff_argnums,) if isinstance(nondiff_argnums, int) else tuple(nondiff_argnums)
-        self._nondiff = tuple(sorted(nums))
+        names = (nondiff_argnames,) if isinstance(nondiff_argnames, str) else nondiff_argnames
+        places = {_place(type(self).__name__, fun, name) for name in names}
+        self._nondiff = tuple(sorted({*nums, *places}))
         wraps(fun, type(self).__name__)(self)
         self.__name__ = name_of(fun)
         self.__qualname__: str = getattr(fun, "__qualname__", self.__name__)
@@ -84,6 +90,9 @@ class _Custom:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tree:
         raise NotImplementedError
+
+    def __getattr__(self, name: str) -> Callable:
+        return rule_setter(self, name)
 
     def _resolve(self, args: tuple, kwargs: dict) -> tuple:
         """Positional arguments, with keywords and defaults in their places."""
@@ -134,6 +143,17 @@ def _arity(fun: Callable) -> int | None:
     return len(kinds) if all(k in plain for k in kinds) else None
 
 
+def _place(kind: str, fun: Callable, name: str) -> int:
+    """The position of a named argument."""
+    names = list(inspect.signature(fun).parameters)
+    if name not in names:
+        raise ValueError(
+            f"{kind} of {name_of(fun)}: nondiff_argnames={name!r} is no parameter of it; it has "
+            f"{', '.join(names) or 'none'}"
+        )
+    return names.index(name)
+
+
 def _with_types(values: Tangents) -> list:
     """Primals and tangents as rules see them: Python's numbers, which have no dtype, as arrays."""
     return [v if hasattr(v, "dtype") or type(v) is Zero else as_array(v) for v in values]
@@ -146,11 +166,21 @@ def _same_types(what: str, got: Values, want: Sequence[ShapedArray]) -> None:
             raise CustomRuleError(f"{what} {i} must be {w}, got {a}")
 
 
+def _same_result(what: str, out_tree: PyTreeDef, flat: FlatFunction) -> None:
+    """Raise where a rule's result has another structure than the function's, if that has run."""
+    if getattr(flat, "out_tree", None) not in (None, out_tree):
+        raise CustomRuleError(
+            f"{what} must give a result with the structure that the function's has, "
+            f"{flat.out_tree}, got {out_tree}"
+        )
+    flat.out_tree = out_tree
+
+
 class custom_jvp(_Custom):
     """A function whose derivative the user gives, forward mode's and through it reverse mode's.
 
-    nondiff_argnums: positional arguments that are not differentiated (functions, static values);
-    they come first in the rule.
+    nondiff_argnums, nondiff_argnames: arguments, by position or by name, that are not
+    differentiated (functions, static values); they come first in the rule.
 
     >>> import funcgrad as fg, funcgrad.numpy as fnp
     >>> @fg.custom_jvp
@@ -267,7 +297,7 @@ def _jvp_rule(custom: custom_jvp, fixed: list, in_tree: PyTreeDef, flat: FlatFun
                 f"the jvp rule of {name} must return a tangent with the structure of the result, "
                 f"{out_tree}, got {tangent_tree}"
             )
-        flat.out_tree = out_tree
+        _same_result(f"the jvp rule of {name}", out_tree, flat)
         zeros = [Zero(t.aval) if isinstance(t, SymbolicZero) else t for t in outs_t]
         wants = [aval_of(o).tangent() for o in outs]
         zeros = [
@@ -284,9 +314,9 @@ class custom_vjp(_Custom):
     """A function whose reverse-mode derivative the user gives.
 
     `f.defvjp(fwd, bwd)`: fwd(*args) → (result, residuals); bwd(residuals, cotangent) → a tuple with
-    a cotangent (or None for zero) for each argument. nondiff_argnums: arguments that are not
-    differentiated; bwd gets them first. Forward mode differentiates the function itself, unless
-    `defvjp(..., jvp=False)` forbids it.
+    a cotangent (or None for zero) for each argument. nondiff_argnums, nondiff_argnames: arguments
+    that are not differentiated; bwd gets them first. Forward mode differentiates the function
+    itself, unless `defvjp(..., jvp=False)` forbids it.
 
     >>> import funcgrad as fg, funcgrad.numpy as fnp
     >>> @fg.custom_vjp
@@ -303,12 +333,15 @@ class custom_vjp(_Custom):
     _jvp = True
 
     def defvjp(
-        self, fwd: Callable, bwd: Callable, symbolic_zeros: bool = False, jvp: bool = True
-    ) -> None:
+        self, fwd: Callable, bwd: Callable, symbolic_zeros: bool = False,
+        optimize_remat: bool = False, *, jvp: bool = True,
+    ) -> None:  # fmt: skip
         """Set the forward and the backward rule.
 
         symbolic_zeros: fwd gets a `CustomVJPPrimal` for each array, which says whether it varies;
             zero cotangents come to bwd as `SymbolicZero`
+        optimize_remat: as JAX has it, and without effect: where nothing is differentiated, the
+            function runs, never fwd
         jvp: whether forward mode may differentiate the function itself
         """
         self._fwd, self._bwd = fwd, bwd
@@ -353,7 +386,8 @@ def _fwd_rule(
             raise CustomRuleError(
                 f"the forward rule of {name} must return a pair (result, residuals), got {result!r}"
             )
-        outs, flat.out_tree = flatten_outputs("the forward rule", custom._fun, result[0])
+        outs, out_tree = flatten_outputs("the forward rule", custom._fun, result[0])
+        _same_result(f"the forward rule of {name}", out_tree, flat)
         # Refs among the arguments may be residuals, too: they are what both rules share.
         kept = result[1] if state["show"] is not shown else hidden(result[1])
         residuals, state["residual_tree"] = flatten_outputs("the forward rule", custom._fun, kept)
@@ -375,7 +409,10 @@ def _bwd_rule(
             return [None] * treedef.num_leaves
         is_leaf = lambda x: x is None or isinstance(x, SymbolicZero)  # noqa: E731
         leaves, got = tree.flatten(given, is_leaf=is_leaf)
-        if got != treedef:
+        if got != treedef:  # unless the argument itself holds None where None was given
+            there, whole = tree.flatten(treedef.unflatten(range(treedef.num_leaves)), is_leaf)
+            if got == whole:
+                return [c for c, place in zip(leaves, there, strict=True) if place is not None]
             raise CustomRuleError(
                 f"the backward rule of {name}: the cotangent of argument {position} must have the "
                 f"structure {treedef}, got {got}"
@@ -453,6 +490,11 @@ def closure_convert(fun: Callable, *example_args: Any) -> tuple[Callable, list]:
     n = len(example_args)
 
     def converted(*args: Any) -> Tree:
+        if len(args) != n + len(consts):
+            raise TypeError(
+                f"closure_convert of {name_of(fun)} takes {n} arguments and the {len(consts)} "
+                f"values that it captured, got {len(args)}"
+            )
         given, got = tree.flatten((args[:n], {}))
         if got != in_tree:
             tree.check_same_structure(

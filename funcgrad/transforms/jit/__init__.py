@@ -1,5 +1,6 @@
 """jit, its stages, and programs of functions to look at.
 
+- `choice`: which arguments of a function are meant, by position and by name
 - `composite`: functions as units of a program: `composite` by a name, `platform_dependent` by the
   processor
 - `jit`: jit: trace a function once for each type of its arguments, compile it, and call native code

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 import time
 import warnings
@@ -19,8 +18,8 @@ from funcgrad.core.display.jaxpr_html import program_html
 from funcgrad.core.display.tracebacks import hide_frames
 from funcgrad.core.evaluation import found_in
 from funcgrad.core.process import fork
-from funcgrad.core.spans import record, recordings
 from funcgrad.core.staging import stage_with_refs
+from funcgrad.core.telemetry.spans import record, recordings
 from funcgrad.core.trace import Tracer
 from funcgrad.core.types import Prefix, Tree, Values
 from funcgrad.errors import ArgumentError, RefError
@@ -33,7 +32,15 @@ from funcgrad.transforms.arguments import (
     wraps,
 )
 from funcgrad.transforms.control.jit_primitive import jit_p
-from funcgrad.transforms.jit.keys import difference, leaf_or_position, programs_of, type_key, typed
+from funcgrad.transforms.jit.choice import Choice
+from funcgrad.transforms.jit.keys import (
+    argument_type,
+    difference,
+    leaf_or_position,
+    programs_of,
+    type_key,
+    typed,
+)
 from funcgrad.transforms.jit.stages import (
     LOG,
     Lowered,
@@ -50,7 +57,7 @@ from funcgrad.transforms.jit.stages import (
     told_of_trace,
     watch_call,
 )
-from funcgrad.transforms.refs import Lending, State, aval_or_inner, refs_among, state_of
+from funcgrad.transforms.refs import Lending, State, refs_among, state_of
 from funcgrad.tree import PyTreeDef
 
 RETRACES_BEFORE_WARNING = 16
@@ -109,51 +116,9 @@ def jit(
         )
     if not callable(fun):
         raise TypeError(f"jit: the first argument must be a function, got {fun!r}")
-    static = _Choice.of(fun, static_argnums, static_argnames, "static")
-    donated = _Choice.of(fun, donate_argnums, donate_argnames, "donate")
+    static = Choice.of(fun, static_argnums, static_argnames, "static")
+    donated = Choice.of(fun, donate_argnums, donate_argnames, "donate")
     return _jitted(fun, static, donated, (in_shardings, out_shardings), backend)
-
-
-class _Choice(NamedTuple):
-    """Some of a function's arguments, by position and by name."""
-
-    nums: frozenset[int]
-    names: frozenset[str]
-
-    @staticmethod
-    def of(
-        fun: Callable,
-        nums: int | Iterable[int] | None,
-        names: str | Iterable[str] | None,
-        what: str,
-    ) -> _Choice:
-        nums = {nums} if isinstance(nums, int) else set(nums or ())
-        names = {names} if isinstance(names, str) else set(names or ())
-        try:
-            parameters = list(inspect.signature(fun).parameters.values())
-        except (TypeError, ValueError):
-            return _Choice(frozenset(nums), frozenset(names))
-        positional = [p.name for p in parameters if p.kind in _POSITIONAL]
-        nums = {n + len(positional) if n < 0 else n for n in nums}
-        takes_any = any(p.kind is p.VAR_POSITIONAL for p in parameters)
-        takes_any_name = any(p.kind is p.VAR_KEYWORD for p in parameters)
-        for n in nums:
-            if n >= len(positional) and not takes_any:
-                raise ValueError(
-                    f"jit of {name_of(fun)}: {what}_argnums={n}, but the function has "
-                    f"{len(positional)} positional parameters"
-                )
-        for name in names:
-            if name not in {p.name for p in parameters} and not takes_any_name:
-                raise ValueError(
-                    f"jit of {name_of(fun)}: {what}_argnames={name!r} is no parameter of it"
-                )
-        all_nums = nums | {i for i, name in enumerate(positional) if name in names}
-        all_names = names | {positional[n] for n in nums if n < len(positional)}
-        return _Choice(frozenset(all_nums), frozenset(all_names))
-
-
-_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def _jitted(fun: Callable, *options: Any) -> Jitted:
@@ -201,7 +166,7 @@ class Jitted:
     __wrapped__: Callable
 
     def __init__(
-        self, fun: Callable, static: _Choice, donated: _Choice, shardings: tuple, using: str
+        self, fun: Callable, static: Choice, donated: Choice, shardings: tuple, using: str
     ):
         self._fun = fun
         self._in_shardings, self._out_shardings = shardings
@@ -401,7 +366,7 @@ class Jitted:
         flat = FlatFunction("jit", self._with_shardings(self._with_static(call)), call.in_tree)
         places = refs_among(call.leaves)
         lent = Lending(flat, places) if places else None
-        avals, start = [aval_or_inner(x) for x in call.leaves], time.perf_counter_ns()
+        avals, start = [argument_type(x) for x in call.leaves], time.perf_counter_ns()
         jaxpr, consts, written = stage_with_refs(lent or flat, avals, f"jit({name_of(fun)})", names)
         seconds = told_of_trace(name_of(fun), start, jaxpr)
         state = state_of(consts, call.leaves, lent, written)

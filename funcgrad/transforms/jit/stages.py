@@ -17,12 +17,12 @@ from funcgrad.core.buffers import compiler
 from funcgrad.core.display.compile_report import CompileReport, CompileStage
 from funcgrad.core.display.jaxpr_html import program_html
 from funcgrad.core.evaluation import own
-from funcgrad.core.events import record_event_duration_secs
 from funcgrad.core.ir import ClosedJaxpr, Jaxpr, eval_jaxpr
 from funcgrad.core.refs import Ref
 from funcgrad.core.sharding import NamedSharding
-from funcgrad.core.spans import record, record_stages, recordings
 from funcgrad.core.staging import only_staging
+from funcgrad.core.telemetry.events import record_event_duration_secs
+from funcgrad.core.telemetry.spans import record, record_stages, recordings
 from funcgrad.core.trace import Tracer
 from funcgrad.core.transfers import crosses
 from funcgrad.core.types import Tree, Value, Values

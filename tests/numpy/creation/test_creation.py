@@ -365,3 +365,10 @@ def test_complex_ranges(given):
         same(fnp.arange(*given, dtype=kind), np.arange(*given, dtype=kind))
     if any(isinstance(v, complex) for v in given):
         assert fnp.arange(*given).dtype == np.complex64
+
+
+@pytest.mark.parametrize("k", [2**63, -(2**70), 5, -5, 3, -2])
+def test_diagonals_far_outside(k):
+    near = max(-5, min(k, 5))
+    same_as_numpy(lambda: fnp.eye(2, 3, k, dtype="float32"), lambda: np.eye(2, 3, near, np.float32))
+    same_as_numpy(lambda: fnp.tri(2, 3, k, dtype="float32"), lambda: np.tri(2, 3, near, np.float32))

@@ -349,3 +349,17 @@ def test_integers_beyond_32_bits_are_as_other_large_ones(name, sign):
     for k in (2**31, 2**32 + 1, 2**40 + 2):
         for way in (function, lambda x, k: run(lambda x: function(x, k), x)):
             same(way(x, sign * k), np.asarray(want), dtype=False)
+
+
+def test_tuples_within_an_index():
+    """NumPy's rule: a tuple in an index is an array; its items may be traced."""
+    x = np.arange(24.0, dtype=np.float32).reshape(2, 3, 4)
+    for at in [((1, 0), (1, 2)), (((1, 0),), 0), (slice(None), (0, 2), (1, 3))]:
+        np.testing.assert_array_equal(fnp.array(x)[at], x[at])
+    got = jit(lambda a, i: (a[(i, 0), 1], a[((i, 0), (0, i)), 0]))(x, 1)
+    np.testing.assert_array_equal(got[0], x[(1, 0), 1])
+    np.testing.assert_array_equal(got[1], x[((1, 0), (0, 1)), 0])
+    with pytest.raises(IndexError, match=r"tuple within an index must hold integers .*1\.5"):
+        jit(lambda a, i: a[(i, 1.5), 0])(x, 1)
+    with pytest.raises(TypeError, match="in rows of one length, got"):
+        fnp.array(x)[((0, 1), (0,)), 0]

@@ -234,8 +234,9 @@ def test_map_corner_cases():
     assert lax.map(fnp.sin, X[:0]).shape == (0,)
     assert lax.map(fnp.sin, X[:0], batch_size=2).shape == (0,)
     close(fg.vmap(lambda x: lax.map(lambda v: v * x, X))(X), np.outer(X, X))
-    with pytest.raises(ValueError, match="batch_size must be positive"):
-        lax.map(fnp.sin, X, batch_size=0)
+    close(lax.map(fnp.sin, X, batch_size=0), np.sin(X))
+    with pytest.raises(ValueError, match="batch_size must not be negative"):
+        lax.map(fnp.sin, X, batch_size=-1)
 
 
 # ---- associative_scan

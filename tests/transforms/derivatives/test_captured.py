@@ -199,3 +199,19 @@ def test_python_may_look_at_values_where_nothing_else_traces_them():
         return fg.grad(g)(3.0)
 
     close(f(SCALES), SCALES)
+
+
+def test_objects_of_any_attributes():
+    """What a rule closes over may have a dict of keys that don't sort."""
+
+    class Holder:
+        def __init__(self, x):
+            self.kinds = {int: 1, "x": x}
+
+    def outer(x):
+        held = Holder(x)
+        f = fg.custom_jvp(lambda y: y * 2.0)
+        f.defjvp(lambda p, t: (f(*p), held.kinds["x"] * t[0]))
+        return fg.grad(f)(1.0)
+
+    np.testing.assert_allclose(fg.jit(outer)(3.0), 3.0)

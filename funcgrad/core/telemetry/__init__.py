@@ -1,0 +1,5 @@
+"""What is told of a process while it runs, to whoever asked for it.
+
+- `events`: events that the package tells of, and who listens
+- `spans`: spans of time that are recorded while a profile is taken
+"""
