@@ -32,6 +32,7 @@ from tests.test_layout import MODULES, of_each
 
 # Where a name is read for another reason than to be shown: to name what is made, or to find it.
 NAMED = {
+    "funcgrad.backends.cuda.host": {"steps"},  # for labels
     "funcgrad.backends.eager": {"kernel"},
     "funcgrad.backends.kernels.cluster": {"kernel_name"},
     "funcgrad.backends.kernels.special": {"done"},
@@ -41,7 +42,7 @@ NAMED = {
     "funcgrad.core.display.jaxpr_text": {"eqn_text"},
     "funcgrad.core.evaluation": {"_evaluate"},  # for a message
     "funcgrad.core.staging": {"formula_of"},
-    "funcgrad.export.native.parts": {"_place"},  # for a message
+    "funcgrad.export.native.codes": {"_place"},  # for a message
     "funcgrad.export.program.decode": {"_equation"},  # files know ops by their names
     "funcgrad.export.program.vocabulary": {"is_known"},
     "funcgrad.parallel.mapping.varying_programs": {"collectives"},  # for messages

@@ -23,7 +23,7 @@ from funcgrad.errors import CheckpointError
 
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 _PREFIX = "base_model.model."
-_BASES = "funcgrad.bases"  # in the file's metadata, of which PEFT takes no notice
+_BASES = "funcgrad-bases"  # in the file's metadata, of which PEFT takes no notice
 
 # The name of a module, of a leaf's name and the place in its stack (() where it is none).
 Naming = Callable[[str, tuple[int, ...]], str]
