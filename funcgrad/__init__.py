@@ -95,6 +95,7 @@ if TYPE_CHECKING:
     from funcgrad.backends.llvm.runtime.pool import num_threads, set_num_threads
     from funcgrad.optim.loss_scale import scaled_value_and_grad
     from funcgrad.parallel import (
+        AxisType,
         Device,
         NamedSharding,
         P,
@@ -153,8 +154,8 @@ __all__ = [
     "default_dtype", "default_matmul_precision", "dtypes", "enable_x64",
     "numpy_dtype_promotion", "numpy_rank_promotion",
     # many devices (more of them in funcgrad.parallel)
-    "Device", "P", "NamedSharding", "default_backend", "default_device", "device_count",
-    "device_put", "devices", "local_device_count", "local_devices", "make_array_from_callback",
+    "AxisType", "Device", "P", "NamedSharding", "default_backend", "default_device",
+    "device_count", "device_put", "devices", "local_device_count", "local_devices", "make_array_from_callback",
     "make_array_from_process_local_data", "make_array_from_single_device_arrays", "make_mesh",
     "pmap", "process_count", "process_index", "process_indices", "reshard", "set_mesh", "shard_map",
     "virtual_devices",
@@ -176,8 +177,8 @@ _PACKAGES = (
     "sharding", "sparse", "stages", "test_util", "tree_util", "typing",
 )  # fmt: skip
 _PARALLEL = (
-    "Device", "NamedSharding", "P", "default_backend", "default_device", "device_count",
-    "device_put", "devices", "local_device_count", "local_devices", "make_array_from_callback",
+    "AxisType", "Device", "NamedSharding", "P", "default_backend", "default_device",
+    "device_count", "device_put", "devices", "local_device_count", "local_devices", "make_array_from_callback",
     "make_array_from_process_local_data", "make_array_from_single_device_arrays", "make_mesh",
     "pmap", "print_environment_info", "process_count", "process_index", "process_indices",
     "reshard", "shard_map", "virtual_devices",

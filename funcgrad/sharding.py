@@ -8,6 +8,7 @@ True
 from funcgrad.core.settings import get_abstract_mesh, get_mesh, set_mesh
 from funcgrad.core.sharding import (
     AbstractMesh,
+    AxisType,
     Mesh,
     NamedSharding,
     PartitionSpec,
@@ -16,8 +17,8 @@ from funcgrad.core.sharding import (
 from funcgrad.parallel.arrays import reshard
 
 __all__ = [
-    "AbstractMesh", "Mesh", "NamedSharding", "PartitionSpec", "Sharding", "SingleDeviceSharding",
-    "get_abstract_mesh", "get_mesh", "reshard", "set_mesh",
+    "AbstractMesh", "AxisType", "Mesh", "NamedSharding", "PartitionSpec", "Sharding",
+    "SingleDeviceSharding", "get_abstract_mesh", "get_mesh", "reshard", "set_mesh",
 ]  # fmt: skip
 
 Sharding = NamedSharding | SingleDeviceSharding

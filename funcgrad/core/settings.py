@@ -119,7 +119,7 @@ def get_abstract_mesh() -> AbstractMesh:
     AbstractMesh('data': 2)
     """
     mesh = get_mesh()
-    return AbstractMesh(mesh.axis_sizes, mesh.axis_names)
+    return AbstractMesh(mesh.axis_sizes, mesh.axis_names, mesh.axis_types)
 
 
 @contextmanager

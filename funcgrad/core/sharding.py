@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 import numpy as np
 
@@ -79,25 +80,54 @@ class Shard:
     data: PlainArray
 
 
+class AxisType(Enum):
+    """Who decides how arrays are cut over a mesh axis.
+
+    Auto: the compiler. Explicit: the program; types tell (`typeof(x).sharding`), and what they
+    leave open is an error. Manual: each device's part is seen by itself, as in `shard_map`.
+
+    >>> list(AxisType)
+    [Auto, Explicit, Manual]
+    """
+
+    Auto = "auto"
+    Explicit = "explicit"
+    Manual = "manual"
+
+    def __repr__(self) -> str:
+        return self.name
+
+
 class Mesh:
     """A grid of devices with named axes. Made by `funcgrad.parallel.make_mesh`.
 
     devices: an array of `Device`s with an axis for each name. `AbstractMesh` has sizes alone:
     programs for it can be lowered and analysed, not run.
+    axis_types: an `AxisType` for each axis, by default Auto
 
     >>> from funcgrad.parallel import make_mesh
     >>> make_mesh((2, 4), ("data", "model"))
     Mesh('data': 2, 'model': 4)
     """
 
-    __slots__ = ("_hash", "axis_names", "axis_sizes", "devices")
+    __slots__ = ("_hash", "axis_names", "axis_sizes", "axis_types", "devices")
 
-    def __init__(self, devices: np.ndarray | Sequence, axis_names: Sequence[str] | str):
+    def __init__(
+        self,
+        devices: np.ndarray | Sequence,
+        axis_names: Sequence[str] | str,
+        axis_types: AxisType | Sequence[AxisType] | None = None,
+    ):
         names = (axis_names,) if isinstance(axis_names, str) else tuple(axis_names)
         self.devices: np.ndarray | None = np.asarray(devices, dtype=object)
-        self._set(names, self.devices.shape)
+        self._set(names, self.devices.shape, axis_types)
 
-    def _set(self, names: tuple[str, ...], sizes: tuple[int, ...]) -> None:
+    def _set(
+        self,
+        names: tuple[str, ...],
+        sizes: tuple[int, ...],
+        types: AxisType | Sequence[AxisType] | None,
+    ) -> None:
         if len(names) != len(sizes):
             raise ShardingError(f"Mesh: {len(sizes)} axes of devices have {len(names)} names")
         if len(set(names)) != len(names):
@@ -106,7 +136,8 @@ class Mesh:
             raise ShardingError(f"Mesh: axes must have sizes of at least 1, got {sizes}")
         self.axis_names = names
         self.axis_sizes = tuple(int(n) for n in sizes)
-        self._hash = hash((names, self.axis_sizes, self._device_ids()))
+        self.axis_types = _axis_types(types, names)
+        self._hash = hash((names, self.axis_sizes, self.axis_types, self._device_ids()))
 
     def _device_ids(self) -> tuple:
         return () if self.devices is None else tuple(self.devices.flat)
@@ -129,6 +160,30 @@ class Mesh:
     def is_abstract(self) -> bool:
         """Whether the mesh has sizes alone."""
         return self.devices is None
+
+    @property
+    def explicit_axes(self) -> tuple[str, ...]:
+        """The axes of type Explicit.
+
+        >>> types = (AxisType.Explicit, AxisType.Auto)
+        >>> AbstractMesh((2, 4), ("data", "model"), types).explicit_axes
+        ('data',)
+        """
+        return self._of_type(AxisType.Explicit)
+
+    @property
+    def auto_axes(self) -> tuple[str, ...]:
+        """The axes of type Auto."""
+        return self._of_type(AxisType.Auto)
+
+    @property
+    def manual_axes(self) -> tuple[str, ...]:
+        """The axes of type Manual."""
+        return self._of_type(AxisType.Manual)
+
+    def _of_type(self, wanted: AxisType) -> tuple[str, ...]:
+        pairs = zip(self.axis_names, self.axis_types, strict=True)
+        return tuple(name for name, kind in pairs if kind is wanted)
 
     def extent(self, axes: Iterable[str]) -> int:
         """The number of parts that a cut over these axes makes.
@@ -158,6 +213,7 @@ class Mesh:
             and self._hash == other._hash
             and self.axis_names == other.axis_names
             and self.axis_sizes == other.axis_sizes
+            and self.axis_types == other.axis_types
             and self._device_ids() == other._device_ids()
         )
 
@@ -168,8 +224,24 @@ class Mesh:
         return self
 
     def __repr__(self) -> str:
-        axes = ", ".join(f"{n!r}: {s}" for n, s in self.shape.items())
-        return f"{type(self).__name__}({axes})"
+        parts = [f"{n!r}: {s}" for n, s in self.shape.items()]
+        if len(self.auto_axes) < len(self.axis_names):
+            parts.append(f"axis_types={self.axis_types}")
+        return f"{type(self).__name__}({', '.join(parts)})"
+
+
+def _axis_types(
+    types: AxisType | Sequence[AxisType] | None, names: tuple[str, ...]
+) -> tuple[AxisType, ...]:
+    """A type for each axis; one alone is that of all."""
+    if types is None or isinstance(types, AxisType):
+        return (types or AxisType.Auto,) * len(names)
+    found = tuple(types) if isinstance(types, Sequence) else ()
+    if not (isinstance(types, Sequence) and all(isinstance(t, AxisType) for t in found)):
+        raise TypeError(f"Mesh: axis_types must be AxisTypes, got {types!r}")
+    if len(found) != len(names):
+        raise ShardingError(f"Mesh: {len(names)} axes, {names}, have {len(found)} axis_types")
+    return found
 
 
 class AbstractMesh(Mesh):
@@ -181,11 +253,16 @@ class AbstractMesh(Mesh):
 
     __slots__ = ()
 
-    def __init__(self, axis_sizes: Sequence[int] | int, axis_names: Sequence[str] | str):
+    def __init__(
+        self,
+        axis_sizes: Sequence[int] | int,
+        axis_names: Sequence[str] | str,
+        axis_types: AxisType | Sequence[AxisType] | None = None,
+    ):
         sizes = (axis_sizes,) if isinstance(axis_sizes, int) else tuple(axis_sizes)
         names = (axis_names,) if isinstance(axis_names, str) else tuple(axis_names)
         self.devices = None
-        self._set(names, sizes)
+        self._set(names, sizes, axis_types)
 
 
 class PartitionSpec:

@@ -28,6 +28,7 @@
 from funcgrad.core.sharded import ShardedArray
 from funcgrad.core.sharding import (
     AbstractMesh,
+    AxisType,
     Device,
     Mesh,
     NamedSharding,
@@ -78,8 +79,8 @@ from funcgrad.parallel.steps import LocalState, LocalSteps, accumulate_gradients
 _install()
 
 __all__ = [
-    "AbstractMesh", "Analysis", "Device", "Mesh", "NamedSharding", "P", "PartitionSpec",
-    "ShardedArray",
+    "AbstractMesh", "Analysis", "AxisType", "Device", "Mesh", "NamedSharding", "P",
+    "PartitionSpec", "ShardedArray",
     "by_path", "fsdp", "replicated",
     "device_put", "make_array_from_callback", "make_array_from_process_local_data",
     "make_array_from_single_device_arrays", "pmap", "reshard", "shard_map", "visualize_sharding",

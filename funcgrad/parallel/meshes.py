@@ -19,7 +19,7 @@ import numpy as np
 from funcgrad.backends.late import Late
 from funcgrad.core.buffers import memory_on
 from funcgrad.core.settings import Setting
-from funcgrad.core.sharding import Device, Mesh
+from funcgrad.core.sharding import AxisType, Device, Mesh
 from funcgrad.errors import ShardingError
 
 cuda = Late("funcgrad.backends.cuda.memory")
@@ -219,12 +219,15 @@ def _version(name: str) -> str:
 def make_mesh(
     axis_shapes: Sequence[int] | int,
     axis_names: Sequence[str] | str,
+    axis_types: AxisType | Sequence[AxisType] | None = None,
     *,
     devices: Sequence[Device] | None = None,
 ) -> Mesh:
     """A mesh of named axes over devices, in row-major order.
 
     axis_shapes: the sizes; one may be -1, for as many as the devices give
+    axis_types: an `AxisType` for each axis, or one for all: Auto (the default), where the compiler
+        decides how values are cut, or Explicit, where their types say it
     devices: by default the job's ranks under an MPI launcher, else as many virtual devices as the
         mesh needs
 
@@ -256,4 +259,4 @@ def make_mesh(
         )
     grid = np.empty(n, dtype=object)
     grid[:] = devices[:n]
-    return Mesh(grid.reshape(sizes), axis_names)
+    return Mesh(grid.reshape(sizes), axis_names, axis_types)

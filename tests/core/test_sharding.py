@@ -1,6 +1,7 @@
 """Meshes, specs and shardings as data."""
 
 import copy
+import pickle
 
 import numpy as np
 import pytest
@@ -116,3 +117,26 @@ def test_a_single_device():
     (shard,) = fg.numpy.ones(3).addressable_shards
     assert shard.index == (slice(0, 3),)
     assert shard.replica_id == 0
+
+
+def test_axes_have_types():
+    explicit = fg.AxisType.Explicit
+    mixed = fg.make_mesh((2, 4), ("x", "y"), (explicit, fg.AxisType.Auto))
+    assert mixed.axis_types == (explicit, fg.sharding.AxisType.Auto)
+    assert (mixed.explicit_axes, mixed.auto_axes, mixed.manual_axes) == (("x",), ("y",), ())
+    assert repr(mixed) == "Mesh('x': 2, 'y': 4, axis_types=(Explicit, Auto))"
+    assert mixed != MESH
+    assert MESH.axis_types == (fg.AxisType.Auto,) * 2
+    assert fg.make_mesh((2,), "x", explicit).explicit_axes == ("x",)
+    with fg.set_mesh(mixed):
+        assert fg.sharding.get_abstract_mesh() == AbstractMesh((2, 4), ("x", "y"), mixed.axis_types)
+    assert pickle.loads(pickle.dumps(mixed)) == mixed
+
+
+def test_axis_types_must_fit():
+    with pytest.raises(ShardingError, match=r"1 axes, \('x',\), have 2 axis_types"):
+        fg.make_mesh((2,), ("x",), (fg.AxisType.Auto,) * 2)
+    with pytest.raises(TypeError, match=r"axis_types must be AxisTypes, got \('explicit',\)"):
+        fg.make_mesh((2,), ("x",), ("explicit",))
+    with pytest.raises(TypeError, match="axis_types must be AxisTypes, got 3"):
+        fg.make_mesh((2,), ("x",), 3)
