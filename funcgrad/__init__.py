@@ -155,7 +155,8 @@ __all__ = [
     "numpy_dtype_promotion", "numpy_rank_promotion",
     # many devices (more of them in funcgrad.parallel)
     "AxisType", "Device", "P", "NamedSharding", "default_backend", "default_device",
-    "device_count", "device_put", "devices", "local_device_count", "local_devices", "make_array_from_callback",
+    "device_count", "device_put", "devices", "local_device_count", "local_devices",
+    "make_array_from_callback",
     "make_array_from_process_local_data", "make_array_from_single_device_arrays", "make_mesh",
     "pmap", "process_count", "process_index", "process_indices", "reshard", "set_mesh", "shard_map",
     "virtual_devices",
@@ -178,7 +179,8 @@ _PACKAGES = (
 )  # fmt: skip
 _PARALLEL = (
     "AxisType", "Device", "NamedSharding", "P", "default_backend", "default_device",
-    "device_count", "device_put", "devices", "local_device_count", "local_devices", "make_array_from_callback",
+    "device_count", "device_put", "devices", "local_device_count", "local_devices",
+    "make_array_from_callback",
     "make_array_from_process_local_data", "make_array_from_single_device_arrays", "make_mesh",
     "pmap", "print_environment_info", "process_count", "process_index", "process_indices",
     "reshard", "shard_map", "virtual_devices",

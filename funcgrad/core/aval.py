@@ -86,6 +86,34 @@ class ShapedArray:
         return self.shape == other.shape and self.dtype == other.dtype
 
 
+class ShardedAval(ShapedArray):
+    """A type that tells how the value is cut over a mesh's Explicit axes: what `typeof` gives.
+
+    >>> from funcgrad.core.sharding import AbstractMesh, AxisType, NamedSharding, P
+    >>> mesh = AbstractMesh((2,), "data", AxisType.Explicit)
+    >>> ShardedAval(ShapedArray((4, 3), "float32"), NamedSharding(mesh, P("data")))
+    f32[4@data,3]
+    """
+
+    __slots__ = ("sharding",)
+
+    def __init__(self, aval: ShapedArray, sharding: NamedSharding):
+        super().__init__(aval.shape, aval.dtype, aval.weak_type)
+        self.sharding = sharding
+
+    def __eq__(self, other: object) -> bool:
+        same = not isinstance(other, ShardedAval) or self.sharding == other.sharding
+        return same and super().__eq__(other)
+
+    __hash__ = ShapedArray.__hash__
+
+    def __repr__(self) -> str:
+        cuts = self.sharding.spec.cuts(self.ndim)
+        over = ["" if not c else f"@{c[0] if len(c) == 1 else c}" for c in cuts]
+        sizes = ",".join(f"{n}{o}" for n, o in zip(self.shape, over, strict=True))
+        return f"{dtypes.short_name(self.dtype)}[{sizes}]"
+
+
 class Zero:
     """A tangent or cotangent known to be zero: never stored, never computed with."""
 

@@ -139,6 +139,7 @@ class Door(NamedTuple):
 # layers as they do imports.
 DOORS = {
     "spmd": Door("funcgrad.parallel.runtimes.spmd", "arrays and programs on meshes"),
+    "explicit": Door("funcgrad.parallel.partitioner.explicit", "cuts over Explicit mesh axes"),
     "devices": Door("funcgrad.parallel", "where functions are told to make their results"),
     "eager": Door("funcgrad.backends.eager", "memory and kernels of large eager results"),
     "eager_calls": Door("funcgrad.backends.llvm.calls.eager", "the native code of eager calls"),
@@ -159,6 +160,11 @@ def door(name: str) -> ModuleType:
 def spmd() -> ModuleType:
     """What runs programs on meshes."""
     return door("spmd")
+
+
+def explicit() -> ModuleType:
+    """What tells how values are cut over Explicit mesh axes."""
+    return door("explicit")
 
 
 def eager() -> ModuleType:

@@ -4,6 +4,7 @@
 - `attend`: attention on blocks: rings of keys where the sequence is cut, by bytes
 - `bodies`: loops, branches and shard_map on parts
 - `edges`: ops that take rows of a cut axis or put rows together, on runs of rows (`windows`)
+- `explicit`: how values are cut over Explicit mesh axes, which their types say
 - `factors`: what of an equation may be cut: its factors, and the choice of mesh axes for them
 - `halos`: slices, pads and concatenations along an axis that is cut, so that only their edges are
   sent

@@ -14,6 +14,7 @@ import numpy as np
 
 from funcgrad.core import context
 from funcgrad.core.aval import Zero
+from funcgrad.core.backend import explicit
 from funcgrad.core.dce import dce_eqns, has_effect
 from funcgrad.core.ir import Eqn, Jaxpr, Literal, Var, literal_value
 from funcgrad.core.primitive import Primitive
@@ -122,6 +123,8 @@ def linearize_flat(
             jvp.pack(p, linear.tape.new_arg(a) if v else Zero(a))
             for p, a, v in zip(primals, avals, varies, strict=True)
         ]
+        if before.mesh is not None and before.mesh.explicit_axes:
+            args = explicit().typed(args)  # and so are the cotangents cut
         pairs = [jvp.unpack(o) for o in fun(*args)]
         if isinstance(fun, FlatFunction):
             fun.lower_aux(jvp.primal)

@@ -17,6 +17,10 @@ from funcgrad.core.types import Cotangent, Cotangents, Operands, Value
 from funcgrad.ops.base import instantiate
 from funcgrad.ops.families import add
 
+# The scope of operations of a backward pass, where a mesh has Explicit axes: how cotangents are cut
+# is nothing that a user could say.
+TRANSPOSED = "transpose()"
+
 
 def backward_pass(jaxpr: Jaxpr, args: Operands, cts_out: Cotangents) -> list:
     """Cotangents (or `Zero`) of the inputs given as `Linear`, None for the others.
@@ -82,9 +86,12 @@ def backward_pass(jaxpr: Jaxpr, args: Operands, cts_out: Cotangents) -> list:
 
 def _transposed(eqn: Eqn, ct: Cotangent, operands: Operands) -> Cotangents:
     """Cotangents of an equation's operands, from that of its result (a list of them)."""
-    if not eqn.scopes:
+    ctx = context.current()
+    explicit = ctx.mesh is not None and bool(ctx.mesh.explicit_axes)
+    if not eqn.scopes and not explicit:
         return eqn.prim.transposed(ct, operands, eqn.params)
-    with context.scoped(scopes=(*context.current().scopes, *eqn.scopes)):
+    more = (TRANSPOSED,) if explicit and TRANSPOSED not in ctx.scopes else ()
+    with context.scoped(scopes=(*ctx.scopes, *more, *eqn.scopes)):
         return eqn.prim.transposed(ct, operands, eqn.params)
 
 

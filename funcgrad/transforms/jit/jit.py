@@ -51,6 +51,7 @@ from funcgrad.transforms.jit.stages import (
     delete_donated,
     goes_alone,
     gone_reasons,
+    has_explicit_axes,
     is_traced,
     op_by_op,
     sharding_of,
@@ -367,7 +368,10 @@ class Jitted:
         places = refs_among(call.leaves)
         lent = Lending(flat, places) if places else None
         avals, start = [argument_type(x) for x in call.leaves], time.perf_counter_ns()
-        jaxpr, consts, written = stage_with_refs(lent or flat, avals, f"jit({name_of(fun)})", names)
+        traced: Callable = lent or flat
+        if has_explicit_axes():
+            traced = backend.explicit().between_types(traced, call.leaves)
+        jaxpr, consts, written = stage_with_refs(traced, avals, f"jit({name_of(fun)})", names)
         seconds = told_of_trace(name_of(fun), start, jaxpr)
         state = state_of(consts, call.leaves, lent, written)
         donated = self._donated_mask(call)

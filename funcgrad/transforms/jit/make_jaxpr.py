@@ -7,11 +7,11 @@ from typing import Any
 
 from funcgrad import tree
 from funcgrad.core.aval import ShapedArray, ShapeDtypeStruct
+from funcgrad.core.backend import explicit
 from funcgrad.core.display.tracebacks import boundary
 from funcgrad.core.ir import ClosedJaxpr
 from funcgrad.core.refs import AbstractRef, Ref, settled
 from funcgrad.core.staging import stage_with_refs
-from funcgrad.core.trace import aval_of
 from funcgrad.core.types import Tree, Value
 from funcgrad.transforms.arguments import (
     FlatFunction,
@@ -78,16 +78,26 @@ def eval_shape(fun: Callable, *args: Any, **kwargs: Any) -> Tree:
 
 
 def typeof(x: Value | Ref) -> ShapedArray | AbstractRef:
-    """The type of an array, a mutable array or a number, traced or not: its shape and dtype.
+    """The type of an array, a mutable array or a number, traced or not: its shape and dtype, and as
+    `.sharding` how it is cut over a mesh's axes of type `AxisType.Explicit`.
+
+    Under `jit` types have shardings where `set_mesh` sets a mesh with such axes, and ShardingError
+    is raised where it is ambiguous how a value is cut. What is an input of a loop's body, of a
+    branch or of `shard_map`, and what comes of such values, has a type without `.sharding`.
 
     >>> fg.typeof(fnp.ones((2, 3)))
     f32[2,3]
+    >>> mesh = fg.make_mesh((2,), "data", (fg.AxisType.Explicit,))
+    >>> with fg.set_mesh(mesh):
+    ...     x = fg.device_put(fnp.ones((4, 3)), fg.P("data"))
+    ...     fg.jit(lambda x: print(fg.typeof(x.T), fg.typeof(x.T).sharding.spec))(x)
+    f32[3,4@data] P(None, 'data')
     """
     if type(x) is Ref:
         return AbstractRef(x.inner_aval)
     if not is_arraylike(x):
         raise TypeError(f"typeof: x must be an array or a number, got {x!r} of {type(x)}")
-    return aval_of(x)
+    return explicit().type_of(x)
 
 
 def struct(aval: ShapedArray) -> ShapeDtypeStruct:

@@ -187,8 +187,17 @@ def watch_call(program: Program, name: str, operands: Values) -> None:
         checks.keys.watch(jit_p, operands, {"jaxpr": program.jaxpr, "name": f"jit({name})"})
 
 
+def has_explicit_axes() -> bool:
+    """Whether types tell how values are cut: under a mesh with Explicit axes, outside of what sees
+    each device's part by itself."""
+    ctx = context.current()
+    return ctx.mesh is not None and bool(ctx.mesh.explicit_axes) and not ctx.manual
+
+
 def sharding_of(x: Value) -> NamedSharding | None:
     """How an argument is cut over a mesh."""
+    if isinstance(x, Tracer):
+        return backend.explicit().sharding_of(x) if has_explicit_axes() else None
     cut = getattr(x, "sharding", None)
     return cut if isinstance(cut, NamedSharding) else None
 
