@@ -18,7 +18,7 @@ MODULES = {name: functions for name, functions in TABLE.items() if name != "vers
 
 # Parameters of any function that ours don't have.
 LEFT_OUT = {
-    "out_sharding": "shardings are constraints, which with_sharding_constraint and jit give",
+    "out_sharding": "products, reshapes, broadcasts and filled arrays have it; else reshard",
     "sharding": "see out_sharding",
     "accuracy": "XLA's choice among implementations",
     "axis_index_groups": "an axis of a mesh can be split in two instead",

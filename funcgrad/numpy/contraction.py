@@ -28,6 +28,7 @@ from funcgrad.numpy.reductions.reductions import sum as sum_over
 from funcgrad.ops.base import full, move_axis, transpose_p
 from funcgrad.ops.contract import dot_general_p
 from funcgrad.ops.shape import concatenate, expand_dims, reshape, squeeze
+from funcgrad.ops.sharding import cut_as_said
 from funcgrad.transforms.recorded import recorded
 
 _Axes = Sequence[int]
@@ -50,11 +51,19 @@ def _contract(
 
 
 @recorded
-def matmul(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
+def matmul(
+    a: Any,
+    b: Any,
+    *,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+    out_sharding: Any = None,
+) -> Any:
     """The matrix product over the last two axes; leading axes broadcast. The operator @.
 
     Vectors are a row on the left and a column on the right, and that axis is not in the result.
-    Raises ShapeError for scalars and where the contracted axes differ in size.
+    `out_sharding` is how the result is to be cut over a mesh. Raises ShapeError for scalars and
+    where the contracted axes differ in size.
 
     >>> fnp.matmul(fnp.array([[1, 2], [3, 4]]), fnp.array([1, 1]))
     Array([3, 7], dtype=int32)
@@ -68,9 +77,10 @@ def matmul(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any
     if a.ndim == b.ndim == 2 and a.shape[1] == b.shape[0]:
         preferred = preferred_element_type
         preferred = None if preferred is None else dtype_or(preferred, a.dtype)
-        return dot_general_p.bind(
+        out = dot_general_p.bind(
             a, b, dimension_numbers=_MATRICES, preferred_element_type=preferred
         )
+        return cut_as_said(out, out_sharding)
     row, column = a.ndim == 1, b.ndim == 1
     inner = a.shape[-1], b.shape[0 if column else -2]
     if inner[0] != inner[1]:
@@ -80,7 +90,8 @@ def matmul(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any
         )
     lead_a, lead_b = a.shape[: -1 if row else -2], b.shape[: -1 if column else -2]
     broadcast_shapes("matmul", lead_a, lead_b)
-    return _batched_product(a, b, lead_a, lead_b, preferred_element_type)
+    out = _batched_product(a, b, lead_a, lead_b, preferred_element_type)
+    return cut_as_said(out, out_sharding)
 
 
 def _batched_product(a: Any, b: Any, lead_a: tuple, lead_b: tuple, dtype: Any) -> Any:
@@ -157,19 +168,28 @@ def vecmat(x1: Any, x2: Any, /) -> Any:
 # ---- products over chosen axes
 
 
-def dot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
+def dot(
+    a: Any,
+    b: Any,
+    *,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+    out_sharding: Any = None,
+) -> Any:
     """The product of vectors, matrices, or arrays: over the last axis of a and the one before
-    the last of b (the last if b is a vector). Scalars multiply.
+    the last of b (the last if b is a vector). Scalars multiply. `out_sharding` is how the result
+    is to be cut over a mesh.
 
     >>> fnp.dot(fnp.array([1, 2]), fnp.array([3, 4]))
     Array(11, dtype=int32)
     """
     a, b = promote("dot", a, b)
     if not a.ndim or not b.ndim:
-        return multiply(a, b)
+        return cut_as_said(multiply(a, b), out_sharding)
     over = a.ndim - 1, max(0, b.ndim - 2)
     _check_pairs("dot", a, b, over[:1], over[1:])
-    return _contract(a, b, (over[:1], over[1:]), ((), ()), preferred_element_type)
+    out = _contract(a, b, (over[:1], over[1:]), ((), ()), preferred_element_type)
+    return cut_as_said(out, out_sharding)
 
 
 def _check_pairs(name: str, a: Any, b: Any, in_a: _Axes, in_b: _Axes) -> None:
@@ -217,11 +237,18 @@ def outer(a: Any, b: Any, out: None = None) -> Any:
 
 
 def tensordot(
-    a: Any, b: Any, axes: Any = 2, *, precision: Any = None, preferred_element_type: Any = None
+    a: Any,
+    b: Any,
+    axes: Any = 2,
+    *,
+    precision: Any = None,
+    preferred_element_type: Any = None,
+    out_sharding: Any = None,
 ) -> Any:
     """The sum of products over paired axes; the result has the other axes of a, then those of b.
 
     `axes` is (axes of a, axes of b), or a number n: the last n of a with the first n of b.
+    `out_sharding` is how the result is to be cut over a mesh.
 
     >>> fnp.tensordot(fnp.ones((2, 3, 4)), fnp.ones((3, 4, 5))).shape
     (2, 5)
@@ -241,7 +268,8 @@ def tensordot(
     in_a = canonical_axes("tensordot", pair[0], a.ndim)
     in_b = canonical_axes("tensordot", pair[1], b.ndim)
     _check_pairs("tensordot", a, b, in_a, in_b)
-    return _contract(a, b, (in_a, in_b), ((), ()), preferred_element_type)
+    out = _contract(a, b, (in_a, in_b), ((), ()), preferred_element_type)
+    return cut_as_said(out, out_sharding)
 
 
 def kron(a: Any, b: Any) -> Any:

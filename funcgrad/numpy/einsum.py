@@ -23,6 +23,7 @@ from funcgrad.ops.contract import dot_general_p
 from funcgrad.ops.elementwise.arithmetic import mul
 from funcgrad.ops.elementwise.compare import bitwise_and
 from funcgrad.ops.reduce import or_p
+from funcgrad.ops.sharding import cut_as_said
 
 __all__ = ["einsum", "einsum_path"]
 
@@ -38,6 +39,7 @@ def einsum(
     optimize: Any = "auto",
     precision: Any = None,
     preferred_element_type: Any = None,
+    out_sharding: Any = None,
 ) -> Any:
     """Sum of products of arrays whose axes `subscripts` names: "ij,jk->ik" is a matrix product.
 
@@ -46,8 +48,8 @@ def einsum(
     for axes that broadcast. Operands may also be given as `einsum(a, [0, 1], b, [1, 2], [0, 2])`.
     `optimize` is how the order of contractions is found: "auto" ("optimal" for few operands, else
     "greedy"), True, False (from left to right) or a list of pairs from `einsum_path`.
-    `preferred_element_type` is the dtype of sums and result. Raises ShapeError where letters and
-    shapes do not fit.
+    `preferred_element_type` is the dtype of sums and result, `out_sharding` how it is to be cut
+    over a mesh. Raises ShapeError where letters and shapes do not fit.
 
     >>> x = fnp.array([[1.0, 2.0], [3.0, 4.0]])
     >>> fnp.einsum("ij,jk->ik", x, x)
@@ -73,7 +75,8 @@ def einsum(
             later = kept.union(*(labels for _, labels in chosen[2:]))
             chosen[:2] = [_pair(chosen[0], chosen[1], later, output)]
         terms.append(_summed(chosen[0], kept))
-    return _ordered(_summed(terms[0], set(output)), output, sizes)
+    result = _ordered(_summed(terms[0], set(output)), output, sizes)
+    return cut_as_said(result, out_sharding)
 
 
 def einsum_path(

@@ -22,6 +22,7 @@ from funcgrad.errors import DTypeError, ShapeError
 from funcgrad.ops.arguments import canonical_axes
 from funcgrad.ops.base import factor, is_linear, size_of, transpose_p
 from funcgrad.ops.families import add
+from funcgrad.ops.sharding import cut_as_said
 
 # ---- types
 
@@ -297,14 +298,17 @@ def dot_general(
     dimension_numbers: Any,
     precision: Any = None,
     preferred_element_type: Any = None,
+    *,
+    out_sharding: Any = None,
 ) -> Any:
     """Sum of products over contracting axes, for each index of the batch axes.
 
     `dimension_numbers` is ((lhs contracting, rhs contracting), (lhs batch, rhs batch)); the
     result's axes are the batch axes, then the free axes of lhs, then those of rhs. With
     `preferred_element_type` sums are formed and given in that dtype; `precision` has no effect,
-    full precision is always used. Raises ShapeError where paired axes differ in size, DTypeError
-    where the operands differ in dtype.
+    full precision is always used. `out_sharding` is how the result is to be cut over a mesh.
+    Raises ShapeError where paired axes differ in size, DTypeError where the operands differ in
+    dtype.
 
     >>> from funcgrad import lax
     >>> a, b = lax.reshape(lax.iota("int32", 6), (2, 3)), lax.iota("int32", 3)
@@ -315,7 +319,8 @@ def dot_general(
     numbers = canonical_numbers("dot_general", dimension_numbers, *ndims)
     preferred = preferred_element_type
     preferred = None if preferred is None else dtypes.canonical(preferred)
-    return dot_general_p.bind(lhs, rhs, dimension_numbers=numbers, preferred_element_type=preferred)
+    out = dot_general_p.bind(lhs, rhs, dimension_numbers=numbers, preferred_element_type=preferred)
+    return cut_as_said(out, out_sharding)
 
 
 def dot(

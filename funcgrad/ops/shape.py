@@ -20,6 +20,7 @@ from funcgrad.errors import DTypeError, ShapeError
 from funcgrad.ops import identities
 from funcgrad.ops.arguments import canonical_axes, canonical_axis, integer, integers
 from funcgrad.ops.base import broadcast_p, check_axes, move_axis, size_of, transpose_p
+from funcgrad.ops.sharding import cut_as_said
 from funcgrad.ops.slicing import (
     concatenate,
     concatenate_p,
@@ -85,11 +86,17 @@ reshape_p: Primitive = Primitive(
 )
 
 
-def reshape(operand: Any, new_sizes: Sequence[int], dimensions: Sequence[int] | None = None) -> Any:
+def reshape(
+    operand: Any,
+    new_sizes: Sequence[int],
+    dimensions: Sequence[int] | None = None,
+    *,
+    out_sharding: Any = None,
+) -> Any:
     """The elements in row-major order under a new shape; one size may be -1 and is inferred.
 
-    `dimensions` permutes the operand's axes first. Raises ShapeError where the number of elements
-    would change.
+    `dimensions` permutes the operand's axes first; `out_sharding` is how the result is to be cut
+    over a mesh. Raises ShapeError where the number of elements would change.
 
     >>> from funcgrad import lax
     >>> lax.reshape(lax.iota("int32", 6), (2, -1))
@@ -106,9 +113,8 @@ def reshape(operand: Any, new_sizes: Sequence[int], dimensions: Sequence[int] | 
     if dimensions is not None:
         operand = transpose(operand, dimensions)
         shape = aval_of(operand).shape
-    if sizes == shape and hasattr(operand, "aval"):
-        return operand
-    return reshape_p.bind(operand, new_sizes=sizes)
+    same = sizes == shape and hasattr(operand, "aval")
+    return cut_as_said(operand if same else reshape_p.bind(operand, new_sizes=sizes), out_sharding)
 
 
 def squeeze(array: Any, dimensions: Sequence[int]) -> Any:
@@ -162,12 +168,17 @@ def collapse(operand: Any, start_dimension: int, stop_dimension: int | None = No
 
 
 def broadcast_in_dim(
-    operand: Any, shape: Sequence[int], broadcast_dimensions: Sequence[int]
+    operand: Any,
+    shape: Sequence[int],
+    broadcast_dimensions: Sequence[int],
+    *,
+    out_sharding: Any = None,
 ) -> Any:
     """Repeat an array along new axes: operand axis i becomes result axis broadcast_dimensions[i].
 
-    An axis of size 1 stretches to the result's size; axes that are not named are new. Raises
-    ShapeError where a size does not fit or the named axes do not increase.
+    An axis of size 1 stretches to the result's size; axes that are not named are new.
+    `out_sharding` is how the result is to be cut over a mesh. Raises ShapeError where a size does
+    not fit or the named axes do not increase.
 
     >>> from funcgrad import lax
     >>> lax.broadcast_in_dim(lax.iota("int32", 3), (2, 3), (1,))
@@ -178,13 +189,15 @@ def broadcast_in_dim(
     dims = integers("broadcast_in_dim", "broadcast_dimensions", broadcast_dimensions)
     if any(d < 0 for d in dims):
         raise ShapeError(f"broadcast_in_dim: broadcast_dimensions {dims} must not be negative")
-    if sizes == aval_of(operand).shape and len(dims) == len(sizes) and hasattr(operand, "aval"):
-        return operand
-    return broadcast_p.bind(operand, shape=sizes, broadcast_dimensions=dims)
+    same = sizes == aval_of(operand).shape and len(dims) == len(sizes)
+    if not (same and hasattr(operand, "aval")):
+        operand = broadcast_p.bind(operand, shape=sizes, broadcast_dimensions=dims)
+    return cut_as_said(operand, out_sharding)
 
 
-def broadcast(operand: Any, sizes: Sequence[int]) -> Any:
-    """Repeat an array along new leading axes of the given sizes.
+def broadcast(operand: Any, sizes: Sequence[int], *, out_sharding: Any = None) -> Any:
+    """Repeat an array along new leading axes of the given sizes; `out_sharding` is how the result
+    is to be cut over a mesh.
 
     >>> from funcgrad import lax
     >>> lax.broadcast(lax.iota("int32", 3), (2,))
@@ -194,7 +207,7 @@ def broadcast(operand: Any, sizes: Sequence[int]) -> Any:
     lead = integers("broadcast", "sizes", sizes)
     shape = aval_of(operand).shape
     dims = tuple(range(len(lead), len(lead) + len(shape)))
-    return broadcast_in_dim(operand, (*lead, *shape), dims)
+    return broadcast_in_dim(operand, (*lead, *shape), dims, out_sharding=out_sharding)
 
 
 def transpose(operand: Any, permutation: Sequence[int]) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from funcgrad import tree
-from funcgrad.core import context
+from funcgrad.core import backend, context
 from funcgrad.core import dims as dims_
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Jaxpr, sub_jaxprs
@@ -54,6 +54,12 @@ sharding_constraint_p: Primitive = Primitive(
     batch=_batch,
     dims=lambda x, *, sharding: dims_.pointwise(x),
 )
+
+
+def cut_as_said(x: Any, out_sharding: NamedSharding | PartitionSpec | None) -> Any:
+    """A function's result, cut as its `out_sharding=` says: a sharding, or a spec of the context's
+    mesh."""
+    return x if out_sharding is None else backend.door("devices").reshard(x, out_sharding)
 
 
 def jaxpr_meshes(jaxpr: Jaxpr) -> frozenset[Mesh]:

@@ -293,10 +293,17 @@ def fromfunction(function: Callable, shape: Any, *, dtype: Any = float, **kwargs
 # ---- filled arrays
 
 
-def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None) -> Any:
+def full(
+    shape: Any,
+    fill_value: Any,
+    dtype: Any = None,
+    *,
+    device: Any = None,
+    out_sharding: Any = None,
+) -> Any:
     """An array filled with a value (a scalar, or an array that broadcasts to `shape`).
 
-    Without `dtype` it has that of the value.
+    Without `dtype` it has that of the value. `out_sharding` is how it is to be cut over a mesh.
 
     >>> fnp.full((2, 3), 7)
     Array([[7, 7, 7],
@@ -306,28 +313,30 @@ def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None) 
     value = _from_object("full", fill_value, _given(dtype), None)
     if value.shape and broadcast_shapes("full", value.shape, sizes) != sizes:
         raise ShapeError(f"full: fill_value of shape {value.shape} does not broadcast to {sizes}")
-    return made_on(broadcast_to(value, sizes), device)
+    return made_on(broadcast_to(value, sizes), device if out_sharding is None else out_sharding)
 
 
-def zeros(shape: Any, dtype: Any = None, *, device: Any = None) -> Any:
-    """An array of zeros; of the default float without `dtype`.
+def zeros(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Any:
+    """An array of zeros; of the default float without `dtype`. `out_sharding` is how it is to be
+    cut over a mesh.
 
     >>> fnp.zeros((2, 2))
     Array([[0., 0.],
            [0., 0.]], dtype=float32)
     """
     out = full_p(shape_of("zeros", shape), 0, dtype_or(dtype, default_float()))
-    return made_on(out, device)
+    return made_on(out, device if out_sharding is None else out_sharding)
 
 
-def ones(shape: Any, dtype: Any = None, *, device: Any = None) -> Any:
-    """An array of ones; of the default float without `dtype`.
+def ones(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Any:
+    """An array of ones; of the default float without `dtype`. `out_sharding` is how it is to be
+    cut over a mesh.
 
     >>> fnp.ones(3, dtype=int)
     Array([1, 1, 1], dtype=int32)
     """
     out = full_p(shape_of("ones", shape), 1, dtype_or(dtype, default_float()))
-    return made_on(out, device)
+    return made_on(out, device if out_sharding is None else out_sharding)
 
 
 def empty(shape: Any, dtype: Any = None, *, device: Any = None) -> Any:

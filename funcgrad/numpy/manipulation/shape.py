@@ -14,6 +14,7 @@ from funcgrad.numpy import _util
 from funcgrad.numpy._util import as_array, integer
 from funcgrad.ops import shape as ops
 from funcgrad.ops.arguments import canonical_axes, canonical_axis, integers, sizes_of
+from funcgrad.ops.sharding import cut_as_said
 
 __all__ = [
     "reshape", "ravel", "squeeze", "expand_dims",
@@ -26,11 +27,14 @@ __all__ = [
 
 
 @single
-def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None) -> Any:
+def reshape(
+    a: Any, shape: Any, order: str = "C", *, copy: bool | None = None, out_sharding: Any = None
+) -> Any:
     """The elements of `a` under a new shape, in row-major order (column-major with order "F").
 
-    One size may be -1 and is inferred. `copy` has no effect: arrays are immutable. Raises
-    ShapeError where the number of elements would change.
+    One size may be -1 and is inferred. `copy` has no effect: arrays are immutable. `out_sharding`
+    is how the result is to be cut over a mesh. Raises ShapeError where the number of elements
+    would change.
 
     >>> fnp.reshape(fnp.arange(6), (2, -1))
     Array([[0, 1, 2],
@@ -39,10 +43,10 @@ def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None) -
     a = as_array("reshape", a, "a")
     sizes = sizes_of("reshape", "shape", shape)
     if order == "C":
-        return ops.reshape(a, sizes)
+        return ops.reshape(a, sizes, out_sharding=out_sharding)
     if order != "F":
         raise ValueError(f"reshape: order must be 'C' or 'F', got {order!r}")
-    return transpose(ops.reshape(transpose(a), sizes[::-1]))
+    return cut_as_said(transpose(ops.reshape(transpose(a), sizes[::-1])), out_sharding)
 
 
 @single

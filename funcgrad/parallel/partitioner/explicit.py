@@ -10,6 +10,7 @@ sum over a batch makes them, that is whole; those of arguments are brought to th
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -23,7 +24,8 @@ from funcgrad.core.sharding import AbstractMesh, Cuts, NamedSharding, PartitionS
 from funcgrad.core.staging import JaxprTrace, JaxprTracer
 from funcgrad.core.trace import Trace, Tracer, aval_of
 from funcgrad.errors import ShardingError
-from funcgrad.ops.shape import rev_p
+from funcgrad.ops.base import broadcast_p, transpose_p
+from funcgrad.ops.shape import reshape_p, rev_p
 from funcgrad.ops.sharding import sharding_constraint_p
 from funcgrad.ops.slicing import concatenate_p, pad_p, slice_p
 from funcgrad.parallel.partitioner.factors import Assignment, Factors, Names, factors_of, restrict
@@ -33,6 +35,7 @@ from funcgrad.transforms.autodiff.transpose import TRANSPOSED
 from funcgrad.transforms.batching.trace import BatchTracer
 
 _NO_MESH = AbstractMesh((), ())
+_ARRANGING = (broadcast_p, reshape_p, transpose_p)
 # Along each axis alone they move elements: results are cut as operands, where lengths let them be.
 _ALONG_AXES = (concatenate_p, pad_p, rev_p, slice_p)
 
@@ -144,7 +147,7 @@ class Pass:
         mesh = context.current().mesh
         self.sizes = {} if mesh is None else mesh.shape
         said = [e for e in eqns if e.prim is sharding_constraint_p]
-        self.settled = {a for e in said for a in e.ins if isinstance(a, Var)}
+        self.settled = _settled(eqns)
         for eqn in eqns:
             self.known.update(zip(eqn.outs, self._results(eqn), strict=True))
         for eqn in said:  # so a value whose cuts were open is as it was said to be
@@ -225,6 +228,18 @@ class Pass:
             f"of {mesh}: {why}. Say it, with out_sharding= or reshard of the result, or reshard "
             f"an operand{place}"
         )
+
+
+def _settled(eqns: Sequence[Eqn]) -> set[Var]:
+    """The values that are constrained where they are used, if need be after their elements were
+    brought into another order or shape."""
+    found: set[Var] = set()
+    uses = Counter(a for eqn in eqns for a in eqn.ins if isinstance(a, Var))
+    for eqn in reversed(eqns):
+        said = eqn.prim is sharding_constraint_p
+        if said or (eqn.prim in _ARRANGING and eqn.outs[0] in found):
+            found.update(a for a in eqn.ins if isinstance(a, Var) and (said or uses[a] == 1))
+    return found
 
 
 def _along(eqn: Eqn) -> Factors:

@@ -7,7 +7,7 @@ import pytest
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
-from funcgrad import AxisType, P
+from funcgrad import AxisType, P, lax
 from funcgrad.core.aval import ShapedArray
 from funcgrad.errors import ShardingError
 from tests.parallel import explicit_programs
@@ -173,3 +173,40 @@ def test_per_device_functions():
         return part(a) + 1
 
     assert f(cut("x")).shape == (4, 8)
+
+
+SAID = {
+    "matmul": lambda a, s: fnp.matmul(a.T, a, out_sharding=s),
+    "batched matmul": lambda a, s: fnp.matmul(fnp.stack([a.T, a.T]), a, out_sharding=s),
+    "dot": lambda a, s: fnp.dot(a.T, a, out_sharding=s),
+    "dot of numbers": lambda a, s: fnp.dot(2.0, a, out_sharding=s),
+    "tensordot": lambda a, s: fnp.tensordot(a, a, (0, 0), out_sharding=s),
+    "einsum": lambda a, s: fnp.einsum("ij,ik->jk", a, a, out_sharding=s),
+    "dot_general": lambda a, s: lax.dot_general(a, a, (([0], [0]), ([], [])), out_sharding=s),
+    "reshape": lambda a, s: fnp.reshape(a, (4, 16), out_sharding=s),
+    "reshape by columns": lambda a, s: fnp.reshape(a, (4, 16), "F", out_sharding=s),
+    "lax.reshape": lambda a, s: lax.reshape(a, (2, 32), out_sharding=s),
+    "broadcast": lambda a, s: lax.broadcast(a, (2,), out_sharding=s),
+    "broadcast_in_dim": lambda a, s: lax.broadcast_in_dim(a, (8, 8), (0, 1), out_sharding=s),
+    "zeros": lambda a, s: fnp.zeros((8, 8), out_sharding=s),
+    "ones": lambda a, s: fnp.ones((8, 8), out_sharding=s),
+    "full": lambda a, s: fnp.full((8, 8), 3, out_sharding=s),
+}
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_results_are_cut_as_out_sharding_says(name):
+    found = []
+    fg.jit(lambda a: found.append(spec_of(SAID[name](a, P("y"))))).trace(cut("x"))
+    assert found == [P("y")]
+
+
+def test_out_sharding_without_jit():
+    out = fnp.matmul(VALUES.T, cut("x"), out_sharding=fg.NamedSharding(MESH, P("y", "x")))
+    assert spec_of(out) == out.sharding.spec == P("y", "x")
+    np.testing.assert_allclose(out, VALUES.T @ VALUES, rtol=1e-5)
+    assert spec_of(fnp.zeros((8, 8), out_sharding=P("x"))) == P("x")
+    with pytest.raises(ShardingError, match="axis 0 of .* of size 3, can't be cut into 4"):
+        fnp.ones((3, 8), out_sharding=P("x"))
+    with fg.set_mesh(None), pytest.raises(TypeError, match="a spec with its mesh"):
+        fnp.ones((8, 8), out_sharding=P("x"))
