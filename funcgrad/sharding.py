@@ -15,10 +15,12 @@ from funcgrad.core.sharding import (
     SingleDeviceSharding,
 )
 from funcgrad.parallel.arrays import reshard
+from funcgrad.parallel.axis_types import auto_axes, explicit_axes
 
 __all__ = [
     "AbstractMesh", "AxisType", "Mesh", "NamedSharding", "PartitionSpec", "Sharding",
-    "SingleDeviceSharding", "get_abstract_mesh", "get_mesh", "reshard", "set_mesh",
+    "SingleDeviceSharding", "auto_axes", "explicit_axes", "get_abstract_mesh",
+    "get_mesh", "reshard", "set_mesh",
 ]  # fmt: skip
 
 Sharding = NamedSharding | SingleDeviceSharding

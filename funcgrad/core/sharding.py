@@ -185,6 +185,11 @@ class Mesh:
         pairs = zip(self.axis_names, self.axis_types, strict=True)
         return tuple(name for name, kind in pairs if kind is wanted)
 
+    def same_grid(self, other: Mesh) -> bool:
+        """Whether the meshes are equal but for the types of their axes."""
+        mine = self.axis_names, self.axis_sizes, self._device_ids()
+        return mine == (other.axis_names, other.axis_sizes, other._device_ids())
+
     def extent(self, axes: Iterable[str]) -> int:
         """The number of parts that a cut over these axes makes.
 

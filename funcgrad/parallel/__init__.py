@@ -7,6 +7,7 @@
 
 - `meshes`: the devices there are, and meshes of them
 - `arrays`: arrays onto meshes, and from one sharding to another
+- `axis_types`: functions in which mesh axes are of another type
 - `planning`: sizes of a mesh's axes for a model, on paper, and why
 - `pipelines`: layers over devices: a pipeline of stages through which microbatches flow
 - `steps`: gradients of several microbatches reduced once; steps between two exchanges

@@ -104,7 +104,7 @@ def _put(x: Any, sharding: Any) -> Any:
         return put(x, sharding)
     if x.sharding == sharding:
         return x
-    if x.sharding.mesh == sharding.mesh:
+    if x.sharding.mesh.same_grid(sharding.mesh):
         return sharding_constraint_p.bind(x, sharding=sharding)
     return put(x.value, sharding)
 

@@ -34,6 +34,7 @@ from funcgrad.transforms.autodiff.jvp import JVPTracer
 from funcgrad.transforms.autodiff.transpose import TRANSPOSED
 from funcgrad.transforms.batching.trace import BatchTracer
 
+AUTO = "auto_axes()"  # the scope of operations of which the compiler decides, and derivatives' too
 _NO_MESH = AbstractMesh((), ())
 _ARRANGING = (broadcast_p, reshape_p, transpose_p)
 # Along each axis alone they move elements: results are cut as operands, where lengths let them be.
@@ -163,7 +164,7 @@ class Pass:
         if eqn.prim is sharding_constraint_p:
             return [_explicit(eqn.params["sharding"], eqn.outs[0].aval.ndim)]
         ins, unknown = [self.of(a) for a in eqn.ins], [None] * len(eqn.outs)
-        if None in ins or self.settled.issuperset(eqn.outs):
+        if None in ins or self.settled.issuperset(eqn.outs) or AUTO in eqn.scopes:
             return unknown
         inner = list(sub_jaxprs(eqn))
         if inner:

@@ -325,7 +325,7 @@ def merged(old: Cuts, more: Cuts) -> Cuts:
 
 def check_mesh(what: str, sharding: NamedSharding, mesh: Mesh) -> None:
     """Raise unless a sharding is of the mesh that a program is partitioned for."""
-    if sharding.mesh != mesh:
+    if not sharding.mesh.same_grid(mesh):
         raise ShardingError(f"{what}: {sharding} is of another mesh than the program's, {mesh}")
 
 

@@ -238,15 +238,18 @@ def executable(
 
 
 def the_mesh(what: str, jaxpr: Jaxpr, shardings: Iterable[NamedSharding | None]) -> Mesh:
-    """The one mesh of a program and its inputs."""
+    """The one mesh of a program and its inputs: the context's, where types of axes differ."""
     meshes = {s.mesh for s in shardings if s is not None} | jaxpr_meshes(jaxpr)
-    if len(meshes) != 1:
+    first, outer = next(iter(meshes), None), context.current().mesh
+    if first is not None and outer is not None and first.same_grid(outer):
+        first = outer
+    if first is None or not all(map(first.same_grid, meshes)):
         raise ShardingError(
             f"{what}: its arrays and annotations must be of one mesh, they are of "
             f"{', '.join(map(str, sorted(meshes, key=str))) or 'none'}; "
             "bring them to one with reshard or device_put"
         )
-    return meshes.pop()
+    return first
 
 
 def sharding_of(x: Any) -> NamedSharding | None:
