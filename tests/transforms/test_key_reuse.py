@@ -137,6 +137,16 @@ def test_messages_name_who_and_where():
         TWICE["two calls"]()
 
 
+@pytest.mark.parametrize("index", [7, (1, 2)])
+def test_an_index_that_is_not_there(index):
+    keys = random.split(KEY(), 4)
+    with pytest.raises(IndexError) as alone:
+        keys[index]
+    with fg.debug_key_reuse(), pytest.raises(type(alone.value)) as error:
+        keys[index]
+    assert str(error.value) == str(alone.value)
+
+
 def test_beside_other_checks():
     with fg.debug_key_reuse(), fg.debug_nans(), fg.transfer_guard("disallow"):
         draw(KEY())
