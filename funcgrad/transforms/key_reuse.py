@@ -94,8 +94,8 @@ class KeyWatch:
 @contextmanager
 def debug_key_reuse(enabled: bool = True) -> Iterator[None]:
     """Within the block, a random key that is used twice raises KeyReuseError: by two samplers, or
-    by `split` and another one; also in compiled functions, which are traced anew for it, and by a
-    loop that uses the same key in each turn.
+    by `split` and another one; also in compiled functions, which are traced anew for such blocks,
+    and by a loop that uses the same key in each turn.
 
     A key is the array that holds it: `random.key(0)`, made twice, is two of them, as is
     `random.clone(key)`. `fold_in` uses none up; `keys[i]` uses up the i-th of keys.

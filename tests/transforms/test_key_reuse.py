@@ -147,6 +147,18 @@ def test_an_index_that_is_not_there(index):
     assert str(error.value) == str(alone.value)
 
 
+def test_blocks_share_programs():
+    traced = []
+    shot = fg.jit(lambda key: traced.append(1) or random.normal(key))
+    for _ in range(3):
+        with fg.debug_key_reuse():
+            shot(key := KEY())
+            with pytest.raises(KeyReuseError, match="a call of jit"):
+                shot(key)
+        shot(key)
+    assert len(traced) == 2
+
+
 def test_beside_other_checks():
     with fg.debug_key_reuse(), fg.debug_nans(), fg.transfer_guard("disallow"):
         draw(KEY())
