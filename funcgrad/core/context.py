@@ -55,10 +55,13 @@ class Checks(NamedTuple):
     transfers: Transfers | None = None
     keys: Watcher | None = None
 
-    def of_programs(self) -> Checks | None:
-        """What of them changes programs as they are traced; None for nothing."""
+    def of_programs(self) -> tuple | None:
+        """What of them changes programs as they are traced, of keys whether they are watched; None
+        for nothing."""
         changing = self._replace(transfers=None)
-        return None if changing == Checks() else changing
+        if changing == Checks():
+            return None
+        return (*changing._replace(keys=None), self.keys is not None)
 
 
 class Watcher(Protocol):

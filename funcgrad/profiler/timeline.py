@@ -1,7 +1,8 @@
 """A time line of calls, compilations and annotations, as Chrome's trace format has it.
 
 Perfetto (https://ui.perfetto.dev) and chrome://tracing open the file; TensorBoard finds it by its
-place, `plugins/profile/<time>/<host>.trace.json.gz`. The format: "Trace Event Format", Google 2016.
+place, `plugins/profile/<time>/<host>.<process>.trace.json.gz`, one for each rank of a job. The
+format: "Trace Event Format", Google 2016.
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ def start_trace(
         folder = Path(log_dir) / "plugins" / "profile" / time.strftime("%Y_%m_%d_%H_%M_%S")
         folder.mkdir(parents=True, exist_ok=True)
         recording = Recording()
-        host = socket.gethostname()
-        names = [f"{host}.trace.json.gz", *["perfetto_trace.json.gz"] * create_perfetto_trace]
+        own = f"{socket.gethostname()}.{os.getpid()}"
+        names = [f"{own}.trace.json.gz", *["perfetto_trace.json.gz"] * create_perfetto_trace]
         _files[:] = [folder / name for name in names]
         recordings.append(recording)
 

@@ -7,6 +7,7 @@ Bits are those of `jax.random` (threefry2x32, partitionable; rbg and unsafe_rbg 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import html
 import inspect
@@ -174,7 +175,8 @@ class Key(KeyArray):
         if watching() and self.ndim:
             parts = idx if isinstance(idx, tuple) else (idx,)
             if all(isinstance(i, _STATIC) for i in parts):
-                self = _used(f"keys[{', '.join(map(str, parts))}]", self, parts)
+                with contextlib.suppress(IndexError):  # of which the index itself tells
+                    self = _used(f"keys[{', '.join(map(str, parts))}]", self, parts)
         return KeyArray.__getitem__(self, idx)
 
     def __len__(self) -> int:

@@ -117,7 +117,8 @@ def begin_rows(x: Any, table: str, rows: Any, value: Any = 0) -> Any:
     """A tree with sharded tables in it, of whose table some rows are begun anew, in `shard_map`.
 
     rows: (n,) rows of the whole table that this device has (`zch_update` gives them); it passes
-    over all others. value: a number, or for tables (n, dim) rows.
+    over all others. Of a table that all devices have whole, all must give the same rows. value: a
+    number, or for tables (n, dim) rows.
 
     >>> from funcgrad import recsys
     >>> layout = recsys.layout({"ad": (4, 1)}, recsys.row_wise(), fg.make_mesh(2, "device"))
@@ -132,6 +133,8 @@ def begin_rows(x: Any, table: str, rows: Any, value: Any = 0) -> Any:
     >>> recsys.gather_tables(f(tables))["ad"].ravel().tolist()
     [0.0, 1.0, 1.0, 0.0]
     """
+
+    rows = fnp.asarray(rows)
 
     def begun(x: Any) -> Any:
         if not isinstance(x, ShardedTables):

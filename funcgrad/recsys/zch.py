@@ -20,7 +20,7 @@ import funcgrad.numpy as fnp
 from funcgrad import dtypes, lax, tree
 from funcgrad.core.sharding import Mesh, NamedSharding, P
 from funcgrad.core.trace import aval_of
-from funcgrad.errors import ArgumentError, DTypeError, ShardingError
+from funcgrad.errors import ArgumentError, DTypeError, ShapeError, ShardingError
 from funcgrad.ops.indexing.segment import segment_sum
 from funcgrad.parallel.arrays import device_put
 
@@ -55,6 +55,8 @@ class ZCHConfig:
             raise ArgumentError(
                 f"recsys.ZCHConfig: policy must be one of {POLICIES}, got {self.policy!r}"
             )
+        if self.admit < 1:
+            raise ArgumentError(f"recsys.ZCHConfig: admit must be 1 or more, got {self.admit}")
 
     @property
     def per_bucket(self) -> int:
@@ -108,8 +110,10 @@ def zch_rows(
     """
     ids = _raw("recsys.zch_rows", ids)
     if axes is None:
+        _check("recsys.zch_rows", state, cfg)
         return _rows(state, ids, _bucket(ids, cfg), cfg, 0)
     own, first = _own("recsys.zch_rows", cfg, axes)
+    _check("recsys.zch_rows", state, own)
     every = lax.all_gather(ids.reshape(-1), axes, tiled=True)
     bucket = _bucket(every, cfg) - first
     here = (bucket >= 0) & (bucket < own.buckets)
@@ -145,8 +149,10 @@ def zch_update(
         return state._replace(step=state.step + 1), fnp.zeros(0, "int32")
     ids = ids if used is None else fnp.where(fnp.asarray(used).reshape(-1), ids, none)
     if axes is None:
+        _check("recsys.zch_update", state, cfg)
         return _updated(state, ids, _bucket, cfg)
     own, first = _own("recsys.zch_update", cfg, axes)
+    _check("recsys.zch_update", state, own)
     ids = lax.all_gather(ids, axes, tiled=True)
     bucket = _bucket(ids, cfg) - first
     ids = fnp.where((bucket >= 0) & (bucket < own.buckets), ids, none)
@@ -237,6 +243,15 @@ def _own(name: str, cfg: ZCHConfig, axes: str | Sequence[str]) -> tuple[ZCHConfi
     """A device's share of the rows and buckets, and its first bucket."""
     own = _share(name, cfg, lax.axis_size(axes))
     return own, lax.axis_index(axes).astype("int32") * own.buckets
+
+
+def _check(name: str, state: ZCHState, own: ZCHConfig) -> None:
+    """Raise where a state isn't one of a device's share of the rows."""
+    if aval_of(state.ids).shape != (own.rows,):
+        raise ShapeError(
+            f"{name}: the state must have the {own.rows} entries of cfg.rows, on each device its "
+            f"share, got {aval_of(state.ids)}"
+        )
 
 
 # ---- the parts of an update

@@ -26,9 +26,10 @@ _F = TypeVar("_F", bound=Callable)
 def rule_setter(wrapper: object, name: str) -> Callable:
     """What sets a rule (`defjvp`, `def_vmap`, …) of a wrapped function that has one of another kind
     than its wrapper."""
-    if not name.startswith("def"):
+    found = getattr(vars(wrapper).get("_fun"), name, None) if name.startswith("def") else None
+    if found is None:
         raise AttributeError(f"{type(wrapper).__name__!r} object has no attribute {name!r}")
-    return getattr(vars(wrapper)["_fun"], name)
+    return found
 
 
 def name_of(fun: Callable) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 
 from funcgrad import tree
 from funcgrad.core.aval import ShapedArray, ShapeDtypeStruct
+from funcgrad.core.ir import Eqn, Jaxpr, sub_jaxprs
 from funcgrad.core.primitive import NoRule, Primitive, Rule
 from funcgrad.core.types import ArrayModule, BatchDims, PlainArray, Tree, Values
 from funcgrad.errors import ShapeError
@@ -235,3 +236,17 @@ debug_callback_p: Primitive = _callback(
     lambda primals, tangents, **params: (debug_callback_p.bind(*primals, **params), []),
     effect=True,
 )
+
+
+def calls_users(jaxpr: Jaxpr) -> bool:
+    """Whether a program calls Python functions of the user's.
+
+    >>> shape = fg.ShapeDtypeStruct((), "float32")
+    >>> calls_users(fg.make_jaxpr(lambda x: fg.pure_callback(abs, shape, x))(1.0).jaxpr)
+    True
+    """
+    return jaxpr.derive("calls users", lambda: any(map(_calls_users, jaxpr.eqns)))
+
+
+def _calls_users(eqn: Eqn) -> bool:
+    return "callback" in eqn.params or any(map(calls_users, sub_jaxprs(eqn)))

@@ -16,7 +16,7 @@ import numpy as np
 
 from funcgrad.core import context, source
 from funcgrad.core.array import Array
-from funcgrad.core.ir import Eqn, Jaxpr, Literal, Var, sub_jaxprs
+from funcgrad.core.ir import Atom, Eqn, Jaxpr, Var, sub_jaxprs
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.types import Params, Value
 from funcgrad.errors import KeyReuseError
@@ -77,7 +77,7 @@ class KeyWatch:
 
     def watch(self, prim: Primitive, values: Sequence, params: Params) -> None:
         """Note the keys that an operation uses; raise for those that were used before."""
-        for x, new in zip(values, uses(prim, params, values), strict=True):
+        for x, new in _of_each(prim, values, uses(prim, params, values)):
             if not np.any(new) or not isinstance(x, Array):
                 continue
             known = self._used.get(id(x))
@@ -94,8 +94,8 @@ class KeyWatch:
 @contextmanager
 def debug_key_reuse(enabled: bool = True) -> Iterator[None]:
     """Within the block, a random key that is used twice raises KeyReuseError: by two samplers, or
-    by `split` and another one; also in compiled functions, which are traced anew for it, and by a
-    loop that uses the same key in each turn.
+    by `split` and another one; also in compiled functions, which are traced anew for such blocks,
+    and by a loop that uses the same key in each turn.
 
     A key is the array that holds it: `random.key(0)`, made twice, is two of them, as is
     `random.clone(key)`. `fold_in` uses none up; `keys[i]` uses up the i-th of keys.
@@ -143,6 +143,20 @@ def uses(prim: Primitive, params: Params, operands: Sequence) -> list[Mask]:
     return [False] * n
 
 
+def _of_each(
+    prim: Primitive, operands: Sequence, masks: Sequence[Mask]
+) -> list[tuple[Value, Mask]]:
+    """Operands, and which keys of them an operation uses. Of a branch's captured values it has
+    operands of their own: what two branches have both is one, as one of them runs."""
+    pairs = [*zip(operands, masks, strict=True)]
+    if prim is not cond_p:
+        return pairs
+    found: dict[int, tuple[Value, Mask]] = {}
+    for x, mask in pairs:
+        found[id(x)] = x, _any([found[id(x)][1], mask]) if id(x) in found else mask
+    return [*found.values()]
+
+
 def jaxpr_uses(jaxpr: Jaxpr) -> list[Mask]:
     """For each input of a program, which keys it uses up."""
     return jaxpr.derive("key uses", lambda: _found(jaxpr).of(jaxpr.ins))
@@ -161,7 +175,15 @@ class _Uses:
             var = self.moved[var]
         return var
 
-    def of(self, atoms: Sequence[Var | Literal]) -> list[Mask]:
+    def traced_back(self, atoms: Sequence[Atom], masks: Sequence[Mask]) -> tuple[list, list]:
+        """Variables and which of their keys are used: those of which all are by the first one that
+        holds them, as in another order they have another mask."""
+        pairs = zip(atoms, masks, strict=True)
+        whole = [type(a) is Var and bool(np.all(m)) for a, m in pairs]
+        firsts = [self.source(a) if w else a for a, w in zip(atoms, whole, strict=True)]  # type: ignore[arg-type]
+        return firsts, [True if w else m for m, w in zip(masks, whole, strict=True)]
+
+    def of(self, atoms: Sequence[Atom]) -> list[Mask]:
         """Which keys of some variables were used."""
         return [self.masks.get(a, False) if type(a) is Var else False for a in atoms]
 
@@ -170,11 +192,10 @@ class _Uses:
         mark = eqn.params.get("name")
         if eqn.prim in (reshape_p, transpose_p) and type(eqn.ins[0]) is Var:
             self.moved[eqn.outs[0]] = eqn.ins[0]
-        for a, new in zip(eqn.ins, uses(eqn.prim, eqn.params, _typed(eqn)), strict=True):
+        masks = uses(eqn.prim, eqn.params, _typed(eqn))
+        for a, new in _of_each(eqn.prim, *self.traced_back(eqn.ins, masks)):
             if not np.any(new) or type(a) is not Var:
                 continue
-            if np.all(new):
-                a = self.source(a)
             before = self.masks.get(a, False)
             if np.any(np.logical_and(before, new)):
                 raise _reused(mark.who if type(mark) is Use else str(eqn.prim), eqn.source)
@@ -206,12 +227,18 @@ def _turns(jaxpr: Jaxpr, n_consts: int, n_carry: int, what: str) -> list[Mask]:
 
 def _scan(params: Params, n: int) -> list[Mask]:
     jaxpr, consts, carry = params["jaxpr"], params["n_consts"], params["n_carry"]
-    if params["length"] < 2:
-        masks = jaxpr_uses(jaxpr) if params["length"] else [False] * n
+    length = params["length"]
+    if length < 2:
+        masks = jaxpr_uses(jaxpr) if length else [False] * n
     else:
         masks = _turns(jaxpr, consts, carry, "scan")
-    # An element used is a row of the operand.
-    return [*masks[: consts + carry], *(bool(np.any(m)) for m in masks[consts + carry :])]
+    shared = consts + carry
+    return [*masks[:shared], *(_of_rows(m, length) for m in masks[shared:])]
+
+
+def _of_rows(mask: Mask, n: int) -> Mask:
+    """What is used of n rows, of each of which a mask is."""
+    return np.broadcast_to(mask, (n, *np.shape(mask))) if np.ndim(mask) else mask
 
 
 def _while(params: Params, n: int) -> list[Mask]:

@@ -3,6 +3,7 @@
 import gzip
 import itertools
 import json
+import os
 import threading
 from pathlib import Path
 
@@ -49,6 +50,14 @@ def test_calls_and_stages_of_compiling(tmp_path):
     assert by_name["trace shifted"]["args"] == {"what": "3 operations"}
     assert within(by_name["plan"], by_name["compile shifted"])
     assert "f32[5]" in by_name["compile shifted"]["args"]["signature"]
+
+
+def test_labels_of_any_name_and_a_file_for_each_process(tmp_path):
+    with profiler.trace(tmp_path), profiler.TraceAnnotation("load", start=3, category="a") as span:
+        span.set_metadata(name="x")
+    assert taken(tmp_path)[1]["load"]["args"] == {"start": 3, "category": "a", "name": "x"}
+    (path,) = tmp_path.rglob("*.trace.json.gz")
+    assert f".{os.getpid()}." in path.name
 
 
 def test_annotations_nest_in_each_thread(tmp_path):

@@ -110,6 +110,9 @@ def test_items_are_searched_in_lists(rng):
     best, want = models.top_items(users, items, 5)
     np.testing.assert_array_equal(found, want)
     np.testing.assert_allclose(scores, best, rtol=1e-4)
+    narrow = models.search_items(users.astype("bfloat16"), index, 5, lists=20)[0]
+    assert narrow.dtype == "float32"
+    np.testing.assert_allclose(narrow, scores, rtol=0.05, atol=0.05)
     few = np.asarray(models.search_items(users, index, 5, lists=4)[1])
     assert np.mean([len(set(a) & set(b)) for a, b in zip(few, np.asarray(want), strict=True)]) > 4
     alone = models.item_index(KEY, items[:3], 3)

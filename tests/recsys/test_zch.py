@@ -8,7 +8,7 @@ import pytest
 import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import lax, recsys, tree
-from funcgrad.errors import ArgumentError, DTypeError, ShardingError
+from funcgrad.errors import ArgumentError, DTypeError, ShapeError, ShardingError
 from funcgrad.io.checkpoints import checkpoint
 from funcgrad.parallel import P
 from funcgrad.recsys import ZCHConfig
@@ -248,6 +248,12 @@ def test_refused():
         ZCHConfig(rows=4, buckets=4)
     with pytest.raises(ArgumentError, match="policy must be one of"):
         ZCHConfig(rows=8, buckets=4, policy="fifo")
+    with pytest.raises(ArgumentError, match="admit must be 1 or more, got 0"):
+        ZCHConfig(rows=8, buckets=4, admit=0)
     cfg = ZCHConfig(rows=8, buckets=4)
+    other = recsys.zch_init(ZCHConfig(rows=4, buckets=2))
+    for f in (recsys.zch_rows, recsys.zch_update):
+        with pytest.raises(ShapeError, match="must have the 8 entries of cfg.rows.*got i64.4"):
+            f(other, [1], cfg)
     with pytest.raises(DTypeError, match="zch_rows: ids must be integers"):
         recsys.zch_rows(recsys.zch_init(cfg), [1.5], cfg)

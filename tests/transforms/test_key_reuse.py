@@ -38,6 +38,25 @@ def branches(key):
     return lax.cond(True, random.normal, random.uniform, key)
 
 
+def captured_by_branches(key):
+    return lax.switch(1, [lambda: 0.0, lambda: random.normal(key), lambda: random.uniform(key)])
+
+
+def halves(first, then):
+    def run():
+        keys = random.split(KEY(), (3, 2))
+        lax.scan(lambda c, k: (c + random.normal(k[first]), None), 0.0, keys)
+        random.normal(keys[0, then])
+
+    return run
+
+
+@fg.jit
+def whole_after_one(keys):
+    random.normal(keys[0, 0])
+    return random.normal(keys.reshape(4)[:][0])
+
+
 def elements(*places):
     def run():
         keys = random.split(KEY(), 3)
@@ -67,6 +86,9 @@ TWICE = {
     "each turn, op by op": lambda: in_turns(KEY()),
     "a carry": carried(advance=False),
     "rows": rows(lambda keys: random.normal(keys[0])),
+    "rows' parts": halves(0, 0),
+    "in another shape": lambda: whole_after_one(random.split(KEY(), (2, 2))),
+    "captured by branches": lambda: both(captured_by_branches, random.normal)(),
     "a branch": lambda: fg.jit(lambda k: branches(k) + random.normal(k))(KEY()),
     "vmap": lambda: [fg.vmap(random.normal)(k := random.split(KEY())), fg.vmap(random.normal)(k)],
     "pmap": lambda: [shots(k := random.split(KEY())), shots(k)],
@@ -80,6 +102,9 @@ ONCE = {
     "two keys": lambda: (draw(KEY()), draw(KEY())),
     "a carry": carried(advance=True),
     "rows": rows(lambda keys: None),
+    "rows' parts": halves(0, 1),
+    "captured by branches": lambda: captured_by_branches(KEY()),
+    "captured in jit": lambda: fg.jit(captured_by_branches)(KEY()),
     "both branches": lambda: fg.jit(branches)(KEY()),
     "grad": lambda: fg.grad(lambda x, k: x * random.normal(k))(1.0, KEY()),
     "checkpoint": lambda: fg.grad(fg.checkpoint(lambda x, k: x * random.normal(k)))(1.0, KEY()),
@@ -110,6 +135,28 @@ def test_messages_name_who_and_where():
     assert "random.clone(key)" in str(error.value)
     with fg.debug_key_reuse(), pytest.raises(KeyReuseError, match=r"a call of jit\(<lambda>\)"):
         TWICE["two calls"]()
+
+
+@pytest.mark.parametrize("index", [7, (1, 2)])
+def test_an_index_that_is_not_there(index):
+    keys = random.split(KEY(), 4)
+    with pytest.raises(IndexError) as alone:
+        keys[index]
+    with fg.debug_key_reuse(), pytest.raises(type(alone.value)) as error:
+        keys[index]
+    assert str(error.value) == str(alone.value)
+
+
+def test_blocks_share_programs():
+    traced = []
+    shot = fg.jit(lambda key: traced.append(1) or random.normal(key))
+    for _ in range(3):
+        with fg.debug_key_reuse():
+            shot(key := KEY())
+            with pytest.raises(KeyReuseError, match="a call of jit"):
+                shot(key)
+        shot(key)
+    assert len(traced) == 2
 
 
 def test_beside_other_checks():

@@ -428,6 +428,22 @@ def test_what_others_hold_stays(hold):
     assert held[:3].tolist() == [1.0, 0.0, 0.0]
 
 
+@pytest.mark.parametrize("call", [fg.pure_callback, fg.io_callback])
+def test_a_users_function_that_fails_leaves_a_ref_as_it_was(call):
+    def fails(x):
+        raise ValueError("as it does")
+
+    @fg.jit
+    def step(ref):
+        ref[...] = ref[...] * 2 + call(fails, fg.ShapeDtypeStruct((), "float32"), ref[0])
+
+    ref = fg.new_ref(fnp.zeros(LARGE))
+    set_one(ref, 0, 3.0)
+    with pytest.raises(ValueError, match="as it does"):
+        step(ref)
+    assert ref[:2].tolist() == [3.0, 0.0]
+
+
 def test_refs_that_change_places_and_old_values_as_results():
     a, b = fg.new_ref(fnp.zeros(LARGE)), fg.new_ref(fnp.ones(LARGE))
 

@@ -49,7 +49,7 @@ class Recording:
 recordings: list[Recording] = []
 
 
-def record(name: str, category: str, start: int, **labels: object) -> None:
+def record(name: str, category: str, start: int, /, **labels: object) -> None:
     """Keep a span that began at a time and ends now, in the profile that is being taken."""
     end = perf_counter_ns()
     for recording in tuple(recordings):

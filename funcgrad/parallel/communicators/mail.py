@@ -54,17 +54,25 @@ def passed(
     comm: NativeCommunicator, route: Route, x: np.ndarray, to: int, source: int
 ) -> np.ndarray:
     """Send x to a rank, and get the next message from another one; where a number is -1, nothing
-    is sent, or zeros are got. All ranks call this together first; then each by itself."""
+    is sent, or zeros are got. All ranks call this together first; then each by itself. Raises
+    CollectiveError where another rank has failed, or one was interrupted while it waited."""
+    _check(comm)
     boxes = comm.mail
     key = (*route, x.nbytes)
     if key not in boxes:
         boxes[key] = _boxes(comm, route, x.nbytes)
     box = boxes[key]
-    if to >= 0:
-        box.put(np.ascontiguousarray(x), to)
-    if source < 0:
-        return np.broadcast_to(np.zeros((), x.dtype), x.shape)
-    return box.get(np.empty(x.shape, x.dtype), source)
+    try:
+        if to >= 0:
+            box.put(np.ascontiguousarray(x), to)
+        if source >= 0:
+            return box.get(np.empty(x.shape, x.dtype), source)
+    except BaseException:
+        # What is on its way would be taken for what is asked for next.
+        if isinstance(comm, SharedCommunicator):
+            comm.give_up()
+        raise
+    return np.broadcast_to(np.zeros((), x.dtype), x.shape)
 
 
 def _boxes(comm: NativeCommunicator, route: Route, nbytes: int) -> SharedMail | MpiMail:
@@ -122,7 +130,7 @@ class MpiMail:
     """Messages of MPI. What was sent is kept until it has arrived."""
 
     def __init__(self, comm: Any, route: Route):
-        self.comm, self.tag, self.capacity = comm, 1 + route.number, route.capacity
+        self.comm, self.tag = comm, 1 + route.number
         self.flying: list[tuple[Any, np.ndarray]] = []
 
     def put(self, x: np.ndarray, to: int) -> None:
@@ -134,7 +142,12 @@ class MpiMail:
     def get(self, out: np.ndarray, source: int) -> np.ndarray:
         """The next message from a rank."""
         request = self.comm.ranks.Irecv(_bytes(out), source, self.tag)
-        _wait(self.comm, request.Test)
+        try:
+            _wait(self.comm, request.Test)
+        except BaseException:
+            request.Cancel()  # as it would write to memory that is no more
+            request.Wait()
+            raise
         return out
 
 
@@ -153,9 +166,13 @@ def _wait(comm: NativeCommunicator, there: Callable[[], bool]) -> None:
                 return
             os.sched_yield()
         while not there():
-            if isinstance(comm, SharedCommunicator) and comm.aborted:
-                raise CollectiveError("waiting for a message: another rank failed before")
+            _check(comm)
             time.sleep(SLEEP)
+
+
+def _check(comm: NativeCommunicator) -> None:
+    if isinstance(comm, SharedCommunicator) and comm.aborted:
+        raise CollectiveError("a message: another rank failed before, or stopped waiting for one")
 
 
 @contextlib.contextmanager

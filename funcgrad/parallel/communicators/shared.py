@@ -122,7 +122,14 @@ class SharedCommunicator(NativeCommunicator):
     @property
     def aborted(self) -> bool:
         """Whether a rank has failed, after which nothing is exchanged."""
-        return ctypes.c_int32.from_address(self.word("head") + ABORT).value != 0
+        return self._abort_word().value != 0
+
+    def give_up(self) -> None:
+        """Say that this rank has failed: nothing is exchanged any longer."""
+        self._abort_word().value = 1
+
+    def _abort_word(self) -> ctypes.c_int32:
+        return ctypes.c_int32.from_address(self.word("head") + ABORT)
 
     def reason(self, status: int) -> str:
         """Why an exchange failed."""

@@ -15,12 +15,13 @@ from funcgrad import tree
 from funcgrad.core.display.tracebacks import boundary
 from funcgrad.core.sharding import Device, PartitionSpec
 from funcgrad.core.trace import aval_of
-from funcgrad.errors import BatchingError, ShardingError
+from funcgrad.errors import ArgumentError, BatchingError, ShardingError
 from funcgrad.ops.base import move_axis
 from funcgrad.ops.shape import expand_dims, reshape
 from funcgrad.parallel.mapping.shard_map import shard_map
 from funcgrad.parallel.meshes import make_mesh
 from funcgrad.transforms.arguments import check_leaves, leaf_names, name_of, wraps
+from funcgrad.transforms.jit.choice import Choice
 from funcgrad.transforms.jit.jit import Jitted, jit
 
 _AXIS = "pmap"  # where the user names none
@@ -78,8 +79,8 @@ def pmap(
         _AXIS if axis_name is None else axis_name,
         tuple(in_axes) if isinstance(in_axes, list) else in_axes,
         tuple(out_axes) if isinstance(out_axes, list) else out_axes,
-        _positions(static_broadcasted_argnums),
-        _positions(donate_argnums),
+        Choice.of(fun, static_broadcasted_argnums, None, "static_broadcasted", "pmap").nums,
+        Choice.of(fun, donate_argnums, None, "donate", "pmap").nums,
         None if devices is None else tuple(devices),
         axis_size,
     )
@@ -89,6 +90,7 @@ def pmap(
     @boundary
     def mapped(*args: Any, **kwargs: Any) -> Any:
         static = tuple((i, a) for i, a in enumerate(args) if i in options.static)
+        _check_static(fun, static)
         dynamic = tuple(a for i, a in enumerate(args) if i not in options.static)
         check_leaves("pmap", fun, args, kwargs, options.static)
         leaves, in_tree = tree.flatten((dynamic, kwargs))
@@ -151,9 +153,8 @@ def _program(call: _Call, options: _Options) -> Callable:
         out, structure = tree.flatten(each(*moved))
         wanted = _out_axes(fun, structure, options)
         return structure.unflatten(
-            [x if a is None else move_axis(x, 0, a % aval_of(x).ndim)
-             for x, a in zip(out, wanted, strict=True)]
-        )  # fmt: skip
+            [x if a is None else _placed(fun, x, a) for x, a in zip(out, wanted, strict=True)]
+        )
 
     return wraps(fun, "pmap")(whole)
 
@@ -161,8 +162,15 @@ def _program(call: _Call, options: _Options) -> Callable:
 # ---- arguments
 
 
-def _positions(nums: int | Iterable[int]) -> frozenset[int]:
-    return frozenset([nums] if isinstance(nums, int) else nums)
+def _check_static(fun: Callable, static: Sequence[tuple[int, Any]]) -> None:
+    for position, value in static:
+        try:
+            hash(value)
+        except TypeError:
+            raise ArgumentError(
+                f"pmap of {name_of(fun)}: argument {position}, of static_broadcasted_argnums, must "
+                f"be hashable, got {value!r} of {type(value)}"
+            ) from None
 
 
 def _axes(
@@ -219,6 +227,16 @@ def _size(
 
 def _out_axes(fun: Callable, structure: Any, options: _Options) -> list[int | None]:
     return tree.flatten_axes(f"pmap of {name_of(fun)}: out_axes", structure, options.out_axes)
+
+
+def _placed(fun: Callable, out: Any, axis: int) -> Any:
+    """A result with its first axis, of devices, at another place."""
+    ndim = aval_of(out).ndim
+    if type(axis) is not int or not -ndim <= axis < ndim:
+        raise BatchingError(
+            f"pmap of {name_of(fun)}: out_axes={axis} is no axis of a result with {ndim} axes"
+        )
+    return move_axis(out, 0, axis % ndim)
 
 
 def _donated(dynamic: tuple, given: Sequence[int], donated: frozenset[int]) -> list[int]:

@@ -17,6 +17,7 @@ from funcgrad import lax, tree
 from funcgrad.core.display.tracebacks import boundary
 from funcgrad.core.sharding import Mesh, P
 from funcgrad.core.trace import aval_of
+from funcgrad.errors import ShapeError
 from funcgrad.parallel.mapping.shard_map import shard_map
 from funcgrad.parallel.pipelines.layout import Layout, from_microbatches, into_microbatches
 from funcgrad.parallel.pipelines.messages import by_mail, exchanged, mine, rows_of, slots, waiting
@@ -24,12 +25,14 @@ from funcgrad.parallel.pipelines.schedules import Schedule
 from funcgrad.parallel.pipelines.stages import (
     Kind,
     Stages,
+    Unlike,
     checked_stages,
     laid_out,
     packed_params,
     stages_of,
 )
 from funcgrad.parallel.pipelines.ticks import FORWARD, Row, Ticks, make_ticks
+from funcgrad.transforms.arguments import name_of
 from funcgrad.transforms.batching.vmap import vmap
 
 
@@ -99,6 +102,8 @@ def _forward(
     own = Kind(weights_tree, [aval_of(w) for w in layout.chunk(leaves, np.int32(0))])
     takes = Kind(batch_tree, [aval_of(b).update(shape=aval_of(b).shape[1:]) for b in inputs])
     stages = stages_of("pipeline", layout, stage, weights, own, takes)
+    if isinstance(stages, Unlike):
+        _check_rows(stages)
     types = stages.types
 
     def work(inbox: list, row: Row) -> list:
@@ -115,6 +120,18 @@ def _forward(
     _, made = lax.scan(tick, slots(types, ticks.messages), rows)
     ends = _of_last(layout, ticks, made)
     return vmap(stages.result)(ends)
+
+
+def _check_rows(stages: Unlike) -> None:
+    """Raise where the last stage's result has no rows of the batch."""
+    given = stages.kinds[-1].placeholder
+    for path, leaf in tree.leaves_with_path(given):
+        if not leaf.shape:
+            raise ShapeError(
+                "pipeline: the last stage must give arrays whose first axis has the rows of a "
+                f"microbatch, but {name_of(stages.functions[-1])} gives {aval_of(leaf)} for "
+                f"result{tree.keystr(path)}"
+            )
 
 
 def _of_last(layout: Layout, ticks: Ticks, made: list) -> list:

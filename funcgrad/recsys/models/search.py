@@ -71,7 +71,8 @@ def _moved(items: Any, centers: Any) -> Any:
     """Centers in the middle of what is nearest to them; those that have nothing stay."""
     nearest = _nearest(items, centers)
     counts = fnp.zeros(centers.shape[0]).at[nearest].add(1.0)[:, None]
-    sums = fnp.zeros(centers.shape, items.dtype).at[nearest].add(items)
+    wide = fnp.promote_types(items.dtype, "float32")
+    sums = fnp.zeros(centers.shape, wide).at[nearest].add(items.astype(wide))
     return fnp.where(counts > 0, sums / fnp.maximum(counts, 1), centers)
 
 
@@ -96,7 +97,8 @@ def search_items(users: Any, index: ItemIndex, k: int, lists: int = 8) -> tuple[
             f"{name}: lists must be 1 to {count} and k 1 to lists · {room}, got {lists} and {k}"
         )
     near = lax.top_k(users @ index.centers.T, lists)[1]
-    best = fnp.full((users.shape[0], k), -fnp.inf, users.dtype)
+    dtype = fnp.promote_types(users.dtype, index.items.dtype)
+    best = fnp.full((users.shape[0], k), -fnp.inf, dtype)
     found = fnp.full(best.shape, NO_ITEM, "int32")
 
     def look(carry: tuple, at: Any) -> tuple:

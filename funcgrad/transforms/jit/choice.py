@@ -23,7 +23,9 @@ class Choice(NamedTuple):
         nums: int | Iterable[int] | None,
         names: str | Iterable[str] | None,
         what: str,
+        who: str = "jit",
     ) -> Choice:
+        """What `{what}_argnums` and `{what}_argnames` of a transformation choose of a function."""
         nums = {nums} if isinstance(nums, int) else set(nums or ())
         names = {names} if isinstance(names, str) else set(names or ())
         try:
@@ -37,13 +39,13 @@ class Choice(NamedTuple):
         for n in nums:
             if n >= len(positional) and not takes_any:
                 raise ValueError(
-                    f"jit of {name_of(fun)}: {what}_argnums={n}, but the function has "
+                    f"{who} of {name_of(fun)}: {what}_argnums={n}, but the function has "
                     f"{len(positional)} positional parameters"
                 )
         for name in names:
             if name not in {p.name for p in parameters} and not takes_any_name:
                 raise ValueError(
-                    f"jit of {name_of(fun)}: {what}_argnames={name!r} is no parameter of it"
+                    f"{who} of {name_of(fun)}: {what}_argnames={name!r} is no parameter of it"
                 )
         all_nums = nums | {i for i, name in enumerate(positional) if name in names}
         all_names = names | {positional[n] for n in nums if n < len(positional)}

@@ -272,7 +272,7 @@ class Jitted:
         name = name_of(self._fun)
         compiled = program.executable(name, using, donating=not checking)
         if not checking:
-            return call_donating(compiled, program, name, operands)
+            return call_donating(compiled, program, name, operands, using)
         outs = call_compiled(compiled, program, operands)
         if found_in(outs):
             # Run again op by op: the operation that made the NaN raises, naming its line.

@@ -27,6 +27,7 @@ from funcgrad.core.trace import Tracer
 from funcgrad.core.transfers import crosses
 from funcgrad.core.types import Tree, Value, Values
 from funcgrad.errors import ShardingError
+from funcgrad.transforms.callbacks import calls_users
 from funcgrad.transforms.control.custom_call import rules_share_refs
 from funcgrad.transforms.control.jit_primitive import executable, jit_p
 from funcgrad.transforms.jit.make_jaxpr import struct
@@ -58,11 +59,18 @@ class Program(NamedTuple):
         key = ("called", using, donating)
         return self.jaxpr.derive(key, lambda: self._executable(name, using, donating))
 
+    def overwrites(self, using: str) -> Sequence[int]:
+        """Which operands are what Refs hold, to whose memory the compiled program may write."""
+        if self.state is None or self.shardings is not None or using != backend.DEFAULT:
+            return ()
+        # Programs with effects, and users' functions within, fail more often than sums.
+        return () if self.jaxpr.has_effects or calls_users(self.jaxpr) else self.state.written
+
     def _executable(self, name: str, using: str, donating: bool) -> backend.Executable:
         donated = self.donated if donating else (False,) * len(self.donated)
-        state = self.state if self.shardings is None and using == backend.DEFAULT else None
-        if donating and state and not self.jaxpr.has_effects:  # which fail more often than sums
-            donated = tuple(d or i in state.written for i, d in enumerate(donated))
+        if donating:
+            over = self.overwrites(using)
+            donated = tuple(d or i in over for i, d in enumerate(donated))
         start = time.perf_counter_ns()
         if self.shardings is None:
             done = executable(self.jaxpr, donated, name, using)
@@ -107,11 +115,13 @@ def call_compiled(
 
 
 def call_donating(
-    compiled: backend.Executable, program: Program, name: str, operands: Values
+    compiled: backend.Executable, program: Program, name: str, operands: Values, using: str
 ) -> list:
     """As `call_compiled`. Donated arrays are gone once the program has begun, also where it fails
-    or is interrupted: nobody knows what is in their memory. So is then what Refs hold."""
-    if True not in program.donated and program.state is None:
+    or is interrupted: nobody knows what is in their memory. So is then what Refs hold, if the
+    program writes there."""
+    over = program.overwrites(using)
+    if True not in program.donated and not over:
         return call_compiled(compiled, program, operands)
     began: list = []
     done = False
@@ -122,7 +132,7 @@ def call_donating(
     finally:
         if began:
             delete_donated(program, name, operands)
-            for i in program.state.written if program.state and not done else ():
+            for i in () if done else over:
                 operands[i].delete(f"jit({name}), which wrote to its Ref, failed or was stopped")
 
 
@@ -356,7 +366,7 @@ class Compiled(_Stage):
             operands = p.state.operands(f"the compiled {self._name}", given, p.names)
         if DeviceArray in map(type, operands):
             self._check_device(operands)
-        outs = call_donating(self._executable, p, self._name, operands)
+        outs = call_donating(self._executable, p, self._name, operands, self._backend)
         if p.state is not None:
             outs = p.state.put_back(given, outs)
         return p.out_tree.unflatten(outs)

@@ -1,5 +1,8 @@
 """What tests of messages run on two ranks."""
 
+import contextlib
+import signal
+
 import numpy as np
 
 from funcgrad.parallel.communicators import mpi
@@ -49,3 +52,15 @@ def never_sent(rank):
     if comm.rank == rank:
         raise ValueError("no message")
     passed(comm, route, np.zeros(2), -1, rank)
+
+
+def interrupted():
+    """A rank is interrupted while it waits, and asks for a message again."""
+    comm, route = line(), Route(PAIRS, 1, 0)
+    passed(comm, route, np.zeros(2), -1, -1)
+    if comm.rank == 1:
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with contextlib.suppress(KeyboardInterrupt):
+            passed(comm, route, np.zeros(2), -1, 0)
+    passed(comm, route, np.zeros(2), -1, 1 - comm.rank)

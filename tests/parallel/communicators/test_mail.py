@@ -34,3 +34,8 @@ def test_order(pool):
 def test_who_waits_for_a_rank_that_fails_ends(ranks):
     with pytest.raises(RankError, match="no message"):
         ranks(2).run(f"{JOBS}:never_sent", 0)
+
+
+def test_nothing_is_sent_after_a_rank_stopped_waiting(ranks):
+    with pytest.raises(RankError, match="another rank failed before, or stopped waiting"):
+        ranks(2).run(f"{JOBS}:interrupted")

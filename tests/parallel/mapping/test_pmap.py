@@ -6,7 +6,7 @@ import pytest
 import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import lax, random
-from funcgrad.errors import BatchingError, DonatedBufferError, ShardingError
+from funcgrad.errors import ArgumentError, BatchingError, DonatedBufferError, ShardingError
 from funcgrad.parallel import P
 
 X = fnp.arange(12.0).reshape(4, 3)
@@ -100,6 +100,8 @@ def test_one_program_for_calls_alike():
 
 
 def test_bad_calls():
+    scaled = fg.pmap(lambda x, by: x * by, static_broadcasted_argnums=-1)
+    np.testing.assert_array_equal(scaled(X, 2), X * 2)
     f = fg.pmap(lambda x, y: x, in_axes=(0, 0))
     for call, kind, words in (
         (lambda: f(X, X[:2]), BatchingError, "mapped axes must have one size, got x: 4, y: 2"),
@@ -109,6 +111,22 @@ def test_bad_calls():
         (lambda: fg.pmap(fnp.sin, in_axes=None)(X), BatchingError, "at least one argument must"),
         (lambda: fg.pmap(fnp.sin, axis_size=3)(X), BatchingError, "x: 4, axis_size: 3"),
         (lambda: fg.pmap(fnp.sin, backend="tpu"), ValueError, "backend must be None or 'cpu'"),
+        (
+            lambda: fg.pmap(lambda x: x, out_axes=2)(X),
+            BatchingError,
+            "out_axes=2 is no axis of a result with 2 axes",
+        ),
+        (lambda: scaled(X, [2]), ArgumentError, r"argument 1, .* must be hashable, got \[2\]"),
+        (
+            lambda: fg.pmap(lambda x: x, static_broadcasted_argnums=1),
+            ValueError,
+            "pmap of <lambda>: static_broadcasted_argnums=1, but the function has 1 positional",
+        ),
+        (
+            lambda: fg.pmap(lambda x: x, donate_argnums=2),
+            ValueError,
+            "pmap of <lambda>: donate_argnums=2",
+        ),
         (lambda: fg.pmap(3), TypeError, "pmap: the first argument must be a function, got 3"),
         (
             lambda: fg.pmap(fnp.sin, devices=fg.virtual_devices(2))(X),

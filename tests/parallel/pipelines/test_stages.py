@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import funcgrad as fg
+import funcgrad.numpy as fnp
 from funcgrad import tree
 from funcgrad.errors import DTypeError, ShapeError, TreeError
 from funcgrad.parallel import (
@@ -120,6 +121,12 @@ def test_pipeline_as_a_function():
 def test_bad_stages(stages, given, kind, words):
     with pytest.raises(kind, match=f"^pipeline_value_and_grad: .*{words}"):
         trained(stages)(given, IDS, TARGETS)
+
+
+def test_a_result_without_rows():
+    stages = [lambda p, h: h * p, lambda p, h: {"sum": fnp.sum(h) * p}]
+    with pytest.raises(ShapeError, match=r"<lambda> gives f32\[\] for result\['sum'\]"):
+        pipeline(stages, [1.0, 2.0], fnp.ones((8, 3)), mesh=LINE, microbatches=4)
 
 
 def test_stages_that_do_not_fit():

@@ -534,3 +534,8 @@ def test_pickled_and_copied_by_name():
         assert copy.deepcopy(function) is function
     with pytest.raises((AttributeError, pickle.PicklingError), match="local"):
         pickle.dumps(fg.custom_jvp(lambda x: x))
+
+
+def test_a_rule_of_another_kind_is_no_attribute():
+    with pytest.raises(AttributeError, match="'custom_jvp' object has no attribute 'defvjp'"):
+        fg.custom_jvp(fnp.sin).defvjp(None, None)
