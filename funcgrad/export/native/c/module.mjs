@@ -47,7 +47,7 @@ export class ${name}Error extends Error {
 }
 
 class Loaded {
-  #c; #end; #context; #inputs; #outputs; #ins; #outs; #arena; #start; #rows = 0;
+  #c; #end; #context; #inputs; #outputs; #ins; #outs; #arena; #start; #rows = -1;
 
   constructor(c, weights) {
     this.#c = c;
