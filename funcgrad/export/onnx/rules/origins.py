@@ -52,9 +52,7 @@ def _computed(x: Tensor) -> bool:
     if eqn.prim.multiple or eqn.prim.call or not is_static(x.shape):
         return False
     avals = [a.aval for a in (*eqn.ins, *eqn.outs)]
-    return all(
-        held(a.dtype) == a.dtype and (a.dtype.kind in "biu" or a.size <= FEW) for a in avals
-    )
+    return all(held(a.dtype) == a.dtype and (a.dtype.kind in "biu" or a.size <= FEW) for a in avals)
 
 
 def source(x: Tensor) -> str:
