@@ -87,7 +87,7 @@ class Loaded:
                 comm = self.comms[function - host.EXCHANGE]
                 comm.failed(status)
                 raise comm.failure(what)
-            if function in (host.PRODUCT, host.SET):
+            if function == host.PRODUCT:
                 raise CudaError(f"{what}: {self.gpu.lt.status(status)}")
             raise self.gpu.driver.error(what, status)
 
@@ -103,7 +103,6 @@ class Loaded:
             words[at] = driver.address_of(name)
         if self.calls:
             words[host.PRODUCT] = self.gpu.lt.address_of("cublasLtMatmul")
-            words[host.SET] = self.gpu.lt.address_of("cublasLtMatmulDescSetAttribute")
         words[host.CALL_BACK] = ctypes.cast(self._called, c_void_p).value or 0
         words[host.STREAM] = driver.stream.value or 0
         words[host.FLAG] = self._flag.place.value or 0
