@@ -64,7 +64,7 @@ def pytest_configure(config):
 def missing_cupy() -> str | None:
     """Why tests marked cupy can't run here, or None."""
     if importlib.util.find_spec("cupy") is None:
-        return "CuPy is not installed (pip install funcgrad[cuda])"
+        return "CuPy is not installed (pip install funcgrad[cupy])"
     return missing_gpu()
 
 

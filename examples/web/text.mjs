@@ -7,7 +7,7 @@ export function* characters(gpt, seed, length) {
   let cache = new Float32Array(cacheOf.dims.reduce((n, m) => n * m, 1));
   for (let begin = 0, fed = 0; text.length <= length; ) {
     // When the cache is full, it goes on from the second half of what it has seen.
-    if (fed - begin === context) fed = begin = text.length - context / 2;
+    if (fed - begin === context) fed = begin = text.length - Math.floor(context / 2);
     const given = { cache, character: text[fed], position: fed - begin, seed: seed + fed };
     const { output0, output1 } = gpt.run(given);
     cache = output0;

@@ -267,15 +267,16 @@ def range_of(
 
 
 def _places(name: str, stack: tuple[int, ...], seen: Examples | None) -> dict[int, list]:
-    """What each matrix of a stack was multiplied with."""
+    """What each matrix of a stack was multiplied with, in the order of the stack."""
     if seen is None:
         raise ArgumentError(
             f"calibration never saw a product with the parameter {name} that could be observed"
         )
-    for i in range(int(np.prod(stack))):
+    places = range(int(np.prod(stack)))
+    for i in places:
         if i not in seen.found:
             raise ArgumentError(f"calibration never saw a product with matrix {i} of the stack")
-    return seen.found
+    return {i: seen.found[i] for i in places}
 
 
 def _stacked(name: str, w: Any, choice: Choice, seen: Examples | None, algorithm: Callable) -> Any:

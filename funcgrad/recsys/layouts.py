@@ -19,6 +19,7 @@ import numpy as np
 from funcgrad import dtypes
 from funcgrad.core.sharding import AbstractMesh, Mesh
 from funcgrad.errors import ArgumentError, ShardingError
+from funcgrad.recsys.tables import QuantizedTable
 
 KINDS = {
     "data_parallel": "whole", "table_wise": "table", "column_wise": "table",
@@ -327,6 +328,8 @@ def _without(mesh: Mesh, replica: str) -> Mesh:
 
 def _spec(name: str, table: Any, sharding: TableSharding, mesh: Mesh) -> Spec:
     """What is known of a table; its sharding is checked."""
+    if isinstance(table, QuantizedTable):
+        raise ShardingError(few_bits("recsys.layout", name, table))
     shape = tuple(getattr(table, "shape", table))
     if len(shape) != 2 or not all(isinstance(n, int) and n > 0 for n in shape):
         raise ShardingError(f"recsys.layout: table {name!r} must be (rows, dim), got {shape}")
@@ -359,6 +362,14 @@ def _spec(name: str, table: Any, sharding: TableSharding, mesh: Mesh) -> Spec:
         )
     dtype = dtypes.canonical(getattr(table, "dtype", "float32"))
     return Spec(*shape, dtype.name, sharding)
+
+
+def few_bits(what: str, name: str, table: QuantizedTable) -> str:
+    """What is said where a table can't be cut for its bits."""
+    return (
+        f"{what}: table {name!r} is a QuantizedTable of {table.bits} bits, which can't be cut over "
+        "devices; give the floats that it came from"
+    )
 
 
 def _placed(name: str, spec: Spec, mesh: Mesh, loads: list[int]) -> Spec:

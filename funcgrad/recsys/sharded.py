@@ -19,7 +19,8 @@ from funcgrad.errors import ArgumentError, ShardingError
 from funcgrad.parallel.arrays import make_array_from_callback, reshard
 from funcgrad.recsys.jagged import capacity_of
 from funcgrad.recsys.keyed import KeyedJaggedTensor
-from funcgrad.recsys.layouts import Layout, Pool, Shard
+from funcgrad.recsys.layouts import Layout, Pool, Shard, few_bits
+from funcgrad.recsys.tables import QuantizedTable
 
 
 @tree.register_pytree_node_class
@@ -71,7 +72,10 @@ def shard_tables(tables: Mapping[str, Any], layout: Layout) -> ShardedTables:
     P('device')
     """
     for name, spec in layout.tables:
-        shape = getattr(tables.get(name), "shape", None)
+        table = tables.get(name)
+        if isinstance(table, QuantizedTable):
+            raise ShardingError(few_bits("recsys.shard_tables", name, table))
+        shape = getattr(table, "shape", None)
         if shape != (spec.rows, spec.dim):
             raise ShardingError(
                 f"recsys.shard_tables: the layout has a table {name!r} of {(spec.rows, spec.dim)}, "

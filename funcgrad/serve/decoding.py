@@ -50,7 +50,7 @@ class Decoder:
         self, prompt: Sequence[int], options: Options, priority: int = 0
     ) -> AsyncGenerator[int, None]:
         """The tokens that follow a prompt. Closing it frees its slot."""
-        self._queue = [w for w in self._queue if not w[2].is_gone]
+        self._queue = sorted(w for w in self._queue if not w[2].is_gone)  # still a heap
         if len(self._queue) >= self.how.max_queue:
             raise RequestError(
                 f"the queue of {self.model.name} is full with {self.how.max_queue} requests",

@@ -28,6 +28,7 @@ from funcgrad.serve.protocol import RequestError
 PATIENCE = 300.0  # seconds for a worker to read a model
 COUNTED = 1.0  # seconds between two times that a worker tells what it counted
 SUMMED = 10.0  # seconds to wait for the sums, while the supervisor reads a model, say
+LONGEST = 1 << 26  # bytes of a line that a worker reads: sums of many models are long
 MOST_DEATHS = 3  # of workers, one after the other, before any of them served
 
 
@@ -77,7 +78,7 @@ class Worker:
 
     async def run(self, is_ready: Callable[[], bool]) -> None:
         """Tell that the worker serves, then do what the supervisor says until it has gone."""
-        reader, self._writer = await asyncio.open_connection(sock=self._end)
+        reader, self._writer = await asyncio.open_connection(sock=self._end, limit=LONGEST)
         while not is_ready():
             await asyncio.sleep(0.01)
         self._say(ready=True)

@@ -131,7 +131,7 @@ def test_a_module_computes_any_number_of_rows(tmp_path):
         np.testing.assert_array_equal(got[1], above)
     assert ragged == "net: x has rows of 4 numbers, got 3"
     assert many == "net: the size has to be: b <= 100"
-    assert none == "net: the size has to be at least 1"
+    assert none == "net: the size has to be at least 1, and below 2^40"
 
 
 @needs_node

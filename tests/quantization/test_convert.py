@@ -101,6 +101,19 @@ def test_static_ranges_of_each_layer():
     np.testing.assert_allclose(found / found[0], scales, rtol=0.02)
 
 
+def test_static_ranges_of_layers_that_run_in_another_order():
+    params = {"w": fnp.asarray(np.stack([np.eye(8)] * 3), "float32")}
+
+    def f(p, x):
+        for i in (2, 0, 1):
+            x = (x @ p["w"][i]) * 10
+        return x
+
+    _, qparams, _ = fg.quantize(f, params, q.Int8Static(), [(normal(50, 8),)])
+    found = np.asarray(qparams["w"].x_scale).ravel()
+    np.testing.assert_allclose(found / found[2], [10.0, 100.0, 1.0], rtol=0.02)
+
+
 def test_qlora():
     qf, qparams, _ = fg.quantize(model, PARAMS, q.NF4(), [(IDS,)])
     lf, base, adapters = fg.lora(qf, qparams, "layers.w|q|o", random.key(0), rank=2, inputs=(IDS,))

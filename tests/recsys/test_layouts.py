@@ -81,6 +81,13 @@ def test_refused():
     layout = recsys.layout(TABLES, recsys.row_wise(), LINE)
     with pytest.raises(ShardingError, match="the layout has a table 'ad' of \\(10, 4\\), got None"):
         recsys.shard_tables({}, layout)
+    small = {"ad": recsys.quantize_rows(np.ones((10, 4), "float32"), 4)}
+    words = "table 'ad' is a QuantizedTable of 4 bits, which can't be cut"
+    with pytest.raises(ShardingError, match=f"recsys.layout: {words}"):
+        recsys.layout(small, recsys.data_parallel(), LINE)
+    layout = recsys.layout({"ad": (10, 4)}, recsys.row_wise(), LINE)
+    with pytest.raises(ShardingError, match=f"recsys.shard_tables: {words}"):
+        recsys.shard_tables(small, layout)
     with pytest.raises(ArgumentError, match="no table 'x' among"):
         layout.spec("x")
 

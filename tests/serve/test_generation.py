@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sys
+import time
 from functools import lru_cache
 from pathlib import Path
 
@@ -227,6 +228,29 @@ def test_sequences_come_and_go_between_steps():
     found = [tokens_of(a) for a in asyncio.run(every())]
     assert found == [[11, 12, 13, 14, 15, 16], [21, 22], [31, 32, 33]]
     assert seen == [[10, 20], [11, 21], [12, 30], [13, 31], [14, 32], [15, 0]]
+
+
+def test_lower_priorities_go_first_also_when_others_have_gone():
+    seen: list = []
+
+    def gate(state):
+        seen.append(int(state[0][0]))
+        time.sleep(0.01)
+
+    app = App(Repository([counting(gate=gate)]))
+
+    async def every():
+        first = asyncio.create_task(count(app, 0, 20))
+        await asyncio.sleep(0)
+        gone, *tasks = [
+            asyncio.create_task(count(app, 30 + p, 1, priority=p)) for p in (0, 5, 1, 6, 7, 2, 3)
+        ]
+        await asyncio.sleep(0.02)
+        gone.cancel()
+        await asyncio.gather(first, *tasks, count(app, 39, 1, priority=9))
+
+    asyncio.run(every())
+    assert [n - 30 for n in seen if n >= 30] == [1, 2, 3, 5, 6, 7, 9]
 
 
 def test_a_full_queue_refuses_and_a_step_that_fails_fails_its_sequences_alone():

@@ -1,5 +1,6 @@
 """Several processes: a worker that dies, swaps, a kill during a swap, the end."""
 
+import asyncio
 import contextlib
 import http.client
 import json
@@ -15,6 +16,9 @@ import time
 import numpy as np
 import pytest
 
+from funcgrad.serve.metrics import Metrics
+from funcgrad.serve.models import Repository
+from funcgrad.serve.workers import Channel, Worker
 from tests.serve.clients import infer_path, request, results
 from tests.serve.test_app import W, written
 
@@ -134,6 +138,35 @@ def survives(server):
     # The worker that was asked may be the one that was killed.
     with contextlib.suppress(OSError, http.client.HTTPException):
         server.ask("POST", "/v2/repository/models/linear/load")
+
+
+def test_sums_of_many_models_reach_a_worker():
+    mine, theirs = socket.socketpair()
+    many = Metrics()
+    for i in range(2000):
+        many.add("generated_tokens", 1, model=f"a model with a long name, number {i}", version="1")
+
+    def supervise():
+        channel = Channel(mine)
+        while (told := channel.receive(10)) is not None:
+            if told.get("sum"):
+                channel.send(sums=many.state())
+
+    async def asking():
+        worker = Worker(theirs, Repository([]))
+        running = asyncio.create_task(worker.run(lambda: True))
+        await asyncio.sleep(0.05)
+        found = await worker.totals()
+        running.cancel()  # at its end a worker ends its process
+        worker._writer.close()
+        await worker._writer.wait_closed()
+        return found
+
+    thread = threading.Thread(target=supervise)
+    thread.start()
+    assert asyncio.run(asking()).count("a model with") == 2000
+    thread.join()
+    mine.close()
 
 
 def test_workers_that_can_t_serve_end_the_server():

@@ -26,12 +26,8 @@ WORKSPACE = 32 << 20  # bytes that an algorithm may use
 _COMPLEX64, _COMPLEX128 = np.dtype(np.complex64), np.dtype(np.complex128)
 _KINDS = {FLOAT32: 0, FLOAT64: 1, FLOAT16: 2, _COMPLEX64: 4, _COMPLEX128: 5, BFLOAT16: 14}
 _COMPUTE = {FLOAT32: 68, _COMPLEX64: 68, FLOAT64: 70, _COMPLEX128: 70}
-_EPILOGUES = {
-    "none": 1, "relu": 2, "bias": 4, "relu bias": 6, "gelu": 32, "gelu bias": 36,
-    "relu aux": 130, "relu aux bias": 134, "gelu aux": 160, "gelu aux bias": 164,
-}  # fmt: skip
 # Attributes of a product, of a layout, of a preference
-_TRANSA, _TRANSB, _EPILOGUE, _BIAS, _BIAS_TYPE, _AUX, _AUX_LEADING = 3, 4, 7, 8, 26, 11, 12
+_TRANSA, _TRANSB = 3, 4
 _COUNT, _BATCH = 5, 6
 _MOST_WORKSPACE, _ALIGNMENTS = 1, (5, 6, 7, 8)
 
@@ -62,13 +58,10 @@ class Call:
         self._desc = _Owned(lt, "MatmulDesc")
         lt.call("cublasLtMatmulDescCreate", byref(self._desc.handle),
                 c_int(_COMPUTE[p.compute]), c_int(_KINDS[p.compute]))  # fmt: skip
-        self._set(_TRANSA, c_int32(p.first.turned))
-        self._set(_TRANSB, c_int32(p.second.turned))
-        self._set(_EPILOGUE, c_int32(_EPILOGUES[p.epilogue]))
-        if p.bias is not None:
-            self._set(_BIAS_TYPE, c_int32(_KINDS[p.out]))
-        if p.aux is not None:
-            self._set(_AUX_LEADING, c_int64(p.aux.leading))
+        for which, operand in ((_TRANSA, p.first), (_TRANSB, p.second)):
+            value = c_int32(operand.turned)
+            lt.call("cublasLtMatmulDescSetAttribute", self._desc.handle, c_int(which),
+                    byref(value), c_size_t(ctypes.sizeof(value)))  # fmt: skip
         self._layouts = [
             self._layout(p.first, p.dtype, p.m, p.k),
             self._layout(p.second, p.dtype, p.k, p.n),
@@ -82,10 +75,6 @@ class Call:
             int(lt.handle.value or 0), int(self._desc.handle.value or 0), at(self._alpha),
             first, second, at(self._beta), result, at(self._found),
         )  # fmt: skip
-
-    def _set(self, which: int, value: ctypes.c_int32 | ctypes.c_int64) -> None:
-        self.lt.call("cublasLtMatmulDescSetAttribute", self._desc.handle, c_int(which),
-                     byref(value), c_size_t(ctypes.sizeof(value)))  # fmt: skip
 
     def _layout(self, x: Operand, dtype: np.dtype, rows: int, columns: int) -> _Owned:
         if x.turned:

@@ -22,6 +22,7 @@ LEAST_DRIVER = 12000  # takes PTX 8.0, as CUDA 12.0 does
 _MAJOR, _MINOR = 75, 76  # of CUdevice_attribute: the compute capability's
 _PTX, _ERROR_LOG, _ERROR_SIZE = 1, 5, 6  # of CUjitInputType and CUjit_option
 OUT_OF_MEMORY = 2
+_NON_BLOCKING = 1  # of CUstream_flags
 # After these no call of the process succeeds any more: illegal accesses and instructions, launches
 # that failed or took too long, errors of the hardware.
 _LOST = {46, 214, 220, 700, 702, 709, *range(714, 721)}
@@ -73,6 +74,16 @@ class Driver:
         self.enter()
         # Not one that ignores the default stream, by which other libraries share memory.
         self.call("cuStreamCreate", byref(self.stream), c_uint(0))
+
+    def another_stream(self) -> c_void_p:
+        """A stream that waits for no other, to be ended by `end_stream`."""
+        stream = c_void_p()
+        self.call("cuStreamCreate", byref(stream), c_uint(_NON_BLOCKING))
+        return stream
+
+    def end_stream(self, stream: c_void_p) -> None:
+        """Forget a stream of `another_stream`."""
+        self.call("cuStreamDestroy_v2", stream)
 
     def enter(self) -> None:
         """Let the calling thread use this device."""

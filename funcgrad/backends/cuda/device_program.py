@@ -22,7 +22,7 @@ from funcgrad.backends.cuda.machine import CUDA
 from funcgrad.backends.cuda.memory import DeviceBuffer
 from funcgrad.backends.cuda.products import products
 from funcgrad.backends.plan import plan
-from funcgrad.backends.program import GemmStep, Program
+from funcgrad.backends.program import Program
 from funcgrad.core import context
 from funcgrad.core.backend import MemoryAnalysis
 from funcgrad.core.ir import Jaxpr
@@ -115,14 +115,6 @@ class DeviceProgram(SimulatedProgram):
 
     def bind(self, communicators: Callable[[tuple], Any]) -> DeviceProgram:
         return DeviceProgram(self.program, self.gpu, communicators)
-
-
-def _is_call(s: GemmStep) -> bool:
-    return bool(products(s))
-
-
-def _is_kernel(s: GemmStep) -> bool:
-    return False
 
 
 class CudaBackend:

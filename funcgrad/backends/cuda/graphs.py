@@ -85,14 +85,26 @@ class Graphs:
             driver.call("cuGraphDestroy", graph)
 
     def _captured(self, key: Key) -> c_void_p:
-        driver, graph = self.loaded.gpu.driver, c_void_p()
-        driver.call("cuStreamBeginCapture_v2", driver.stream, c_int(_THIS_THREAD))
+        """What the program launches, in a stream of its own: what other threads start meanwhile, in
+        the device's, is none of it. Communicators have the device's stream."""
+        driver = self.loaded.gpu.driver
+        if self.loaded.comms:
+            return self._captured_in(driver.stream, key)
+        stream = driver.another_stream()
         try:
-            self.loaded.run([*key, *(block.address for block in self.temporary)])
+            return self._captured_in(stream, key)
+        finally:
+            driver.end_stream(stream)
+
+    def _captured_in(self, stream: c_void_p, key: Key) -> c_void_p:
+        driver, graph = self.loaded.gpu.driver, c_void_p()
+        driver.call("cuStreamBeginCapture_v2", stream, c_int(_THIS_THREAD))
+        try:
+            self.loaded.run([*key, *(block.address for block in self.temporary)], stream)
         except CudaError:
-            driver.lib.cuStreamEndCapture(driver.stream, byref(graph))  # which fails, too
+            driver.lib.cuStreamEndCapture(stream, byref(graph))  # which fails, too
             raise
-        driver.call("cuStreamEndCapture", driver.stream, byref(graph))
+        driver.call("cuStreamEndCapture", stream, byref(graph))
         self.captures += 1
         return graph
 

@@ -32,15 +32,14 @@ from funcgrad.backends.program import (
 
 # The table's first words: functions of the driver and of cuBLASLt, what calls Python, the stream,
 # the host's memory for a flag, the bytes of the memory for work.
-LAUNCH, COPY, TO_HOST, WAIT, SET_WORD, PRODUCT, SET, CALL_BACK = range(8)
-STREAM, FLAG, WORK_BYTES = range(8, 11)
-FIRST = 11
+LAUNCH, COPY, TO_HOST, WAIT, SET_WORD, PRODUCT, CALL_BACK = range(7)
+STREAM, FLAG, WORK_BYTES = range(7, 10)
+FIRST = 10
 COMM_WORDS = 2
 EXCHANGE = 1 << 16  # in `Host.names`, what a communicator's number begins at
 PRODUCT_WORDS = 8  # of each product, as `cublaslt.Call.words` has them
 NAME = "fg_host"
 exchanges = Late("funcgrad.backends.rewrites.exchanges")
-_BIAS, _AUX = 8, 11  # attributes of a product
 
 
 class Host:
@@ -189,10 +188,6 @@ class Host:
         words = [f"ptr {self.word('table', first + i, 'ptr')}" for i in range(PRODUCT_WORDS)]
         handle, desc, alpha, x, y, beta, z, algorithm = words
         what = f"a product {p.m}x{p.n}x{p.k}"
-        for which, ref in ((_BIAS, p.bias), (_AUX, p.aux.ref if p.aux else None)):
-            if ref is not None:
-                self.f.do(f"store i64 {self.address(ref)}, ptr {self.values}")
-                self.checked(what, SET, [desc, f"i32 {which}", f"ptr {self.values}", "i64 8"])
         a, b, c = (f"i64 {self.address(o.ref)}" for o in (p.first, p.second, p.result))
         work = [self.word("bases", len(self.places)), self.word("table", WORK_BYTES)]
         rest = [algorithm, *(f"i64 {w}" for w in work), self.stream]

@@ -64,8 +64,9 @@ class Loaded:
         """Whether it waits for the device while it runs."""
         return self.host.waits
 
-    def run(self, addresses: Sequence[int]) -> None:
-        """Start the program on memory for inputs, outputs, the arena and work.
+    def run(self, addresses: Sequence[int], stream: c_void_p | None = None) -> None:
+        """Start the program on memory for inputs, outputs, the arena and work, in the device's
+        stream if not in another. For one thread at a time.
 
         Raises what a step on the host raises, and CudaError if a call fails.
         """
@@ -75,6 +76,7 @@ class Loaded:
         for i, (space, number) in enumerate(places):
             bases[i] = self.kept[number].address if space == "constant" else next(outer)
         bases[len(places)] = next(outer)
+        self._table[host.STREAM] = (stream or self.gpu.driver.stream).value or 0
         self.gpu.driver.started.append(self.name)
         failed = self._start(ctypes.addressof(bases), ctypes.addressof(self._table))
         error, self._error = self._error, None
@@ -87,7 +89,7 @@ class Loaded:
                 comm = self.comms[function - host.EXCHANGE]
                 comm.failed(status)
                 raise comm.failure(what)
-            if function in (host.PRODUCT, host.SET):
+            if function == host.PRODUCT:
                 raise CudaError(f"{what}: {self.gpu.lt.status(status)}")
             raise self.gpu.driver.error(what, status)
 
@@ -103,9 +105,7 @@ class Loaded:
             words[at] = driver.address_of(name)
         if self.calls:
             words[host.PRODUCT] = self.gpu.lt.address_of("cublasLtMatmul")
-            words[host.SET] = self.gpu.lt.address_of("cublasLtMatmulDescSetAttribute")
         words[host.CALL_BACK] = ctypes.cast(self._called, c_void_p).value or 0
-        words[host.STREAM] = driver.stream.value or 0
         words[host.FLAG] = self._flag.place.value or 0
         words[host.WORK_BYTES] = library
         words += [self.functions.handles[name] for name in self.host.kernels]

@@ -1,8 +1,8 @@
 """Matrix products as cuBLASLt takes them: data, made of a program's steps when it is built.
 
-cuBLASLt has epilogues for matrices in column order alone. A product of rows is one of columns with
-its operands swapped: cᵀ = bᵀ·aᵀ, where each matrix is the other order of the same memory. So what
-stands here as `first` is the step's b, mostly.
+cuBLASLt takes matrices in column order. A product of rows is one of columns with its operands
+swapped: cᵀ = bᵀ·aᵀ, where each matrix is the other order of the same memory. So what stands here as
+`first` is the step's b, mostly.
 """
 
 from __future__ import annotations
@@ -33,10 +33,6 @@ class Product(Record):
     """result (m, n) = first (m, k) · second (k, n), `count` times, summed in `out` or wider.
 
     compute: the dtype of sums: float32 for narrow floats, else that of the operands
-    epilogue: what is done to the result: "none", or of "relu", "gelu" (its tanh formula), "aux" and
-        "bias" some, in this order
-    bias: one element, of the result's dtype, for each of its rows
-    aux: where the activation's argument is written (of "gelu"; of "relu" a bit each, its sign)
     """
 
     dtype: np.dtype
@@ -49,17 +45,14 @@ class Product(Record):
     first: Operand
     second: Operand
     result: Operand
-    epilogue: str = "none"
-    bias: Ref | None = None
-    aux: Operand | None = None
 
     @property
     def key(self) -> tuple:
         """What products have in common that are the same but for where their operands are."""
-        operands = (self.first, self.second, self.result, *([self.aux] if self.aux else []))
+        operands = (self.first, self.second, self.result)
         layouts = tuple((x.leading, x.batch, x.turned) for x in operands)
-        kinds = (self.dtype, self.out, self.compute, self.epilogue, self.bias is None)
-        return (*kinds, self.m, self.n, self.k, self.count, *layouts, *self.alignments)
+        sizes = (self.m, self.n, self.k, self.count)
+        return (self.dtype, self.out, self.compute, *sizes, *layouts, *self.alignments)
 
     @property
     def alignments(self) -> tuple[int, ...]:

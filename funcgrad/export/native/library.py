@@ -7,7 +7,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from funcgrad.backends.llvm.native.foreign import FOREIGN
@@ -181,7 +181,9 @@ def _scratch(exported: Exported, build: _Build, weights: Path) -> int:
             made = aot(exported, folder, name="net", weights="beside")
             codes = _codes(exported, "net", ["host"])
             return max(2 * (made.arena_bytes - parts_of(exported, codes).arena), LEAST)
-    library = build.linked(0, "shared", build.work / f"lib{build.name}.so")
+    # Any size does to measure, also one that the function isn't for.
+    free = replace(build, parts=replace(build.parts, constraints=()))
+    library = free.linked(0, "shared", build.work / f"lib{build.name}.so")
     samples = [sample.args for sample in exported.samples]
     taken = scratch_bytes(library, build.name, weights, build.parts, here, samples)
     return taken if here == levels else 2 * taken

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from funcgrad.core.aval import ShapeDtypeStruct
-from funcgrad.errors import ArgumentError
+from funcgrad.errors import ArgumentError, ShardingError
 from funcgrad.parallel.arrays import make_array_from_callback
 from funcgrad.sharding import NamedSharding
 
@@ -29,10 +29,14 @@ class Blocks(NamedTuple):
 
     def part(self, index: tuple[slice, ...]) -> np.ndarray:
         """Some of it, by a slice an axis."""
-        rows = self.raw[index[:-1]]
-        *lead, _, width = rows.shape
+        *_, blocks, width = self.raw.shape
+        start, stop, _ = index[-1].indices(self.shape[-1])
+        numbers = max(self.shape[-1] // max(blocks, 1), 1)  # of a block
+        first = start // numbers
+        rows = self.raw[index[:-1]][..., first : -(-stop // numbers), :]
         found = self.meaning(rows.reshape(rows.size // width, width)).astype(self.dtype)
-        return found.reshape(*lead, self.shape[-1])[(..., index[-1])]
+        found = found.reshape(*rows.shape[:-2], rows.shape[-2] * numbers)
+        return found[..., start - first * numbers : stop - first * numbers]
 
     def whole(self) -> np.ndarray:
         """All of it."""
@@ -43,6 +47,11 @@ def placed(
     arrays: Mapping[str, np.ndarray | Blocks], shardings: Shardings | None
 ) -> dict[str, Any]:
     """Arrays as shardings say, whole ones where these give None (or there are none)."""
+    if shardings is not None and not callable(shardings):
+        raise ArgumentError(
+            "shardings must be a function of an array's name and type, got "
+            f"{type(shardings).__name__}"
+        )
     return {name: _placed(name, x, shardings) for name, x in arrays.items()}
 
 
@@ -51,6 +60,9 @@ def _placed(name: str, x: np.ndarray | Blocks, shardings: Shardings | None) -> A
     if how is None:
         return x.whole() if isinstance(x, Blocks) else x
     if not isinstance(how, NamedSharding):
-        raise ArgumentError(f"shardings: of {name} need a NamedSharding or None, got {how!r}")
+        raise ArgumentError(f"shardings of {name} must be a NamedSharding or None, got {how!r}")
     read = x.part if isinstance(x, Blocks) else x.__getitem__
-    return make_array_from_callback(x.shape, how, lambda index: np.array(read(index)), x.dtype)
+    try:
+        return make_array_from_callback(x.shape, how, lambda index: np.array(read(index)), x.dtype)
+    except ShardingError as error:
+        raise ShardingError(f"shardings of {name}: {error}") from None

@@ -1,6 +1,5 @@
 // A cuBLASLt of the true signatures on the host's memory: descriptors that are checked when they
-// are used, products in column order by loops, epilogues, and how many descriptors are alive.
-#include <math.h>
+// are used, products in column order by loops, and how many descriptors are alive.
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -9,8 +8,7 @@
 typedef int status_t;
 enum { OK = 0, NOT_INITIALIZED = 1, INVALID_VALUE = 7, NOT_SUPPORTED = 15 };
 typedef struct { int type; uint64_t rows, cols; int64_t ld; int32_t batch; int64_t stride; } layout_t;
-typedef struct { int compute, scale; int32_t ta, tb, epilogue, bias_type; void *bias, *aux;
-                 int64_t aux_ld; } desc_t;
+typedef struct { int compute, scale; int32_t ta, tb; } desc_t;
 typedef struct { uint64_t workspace; uint32_t align[4]; } preference_t;
 typedef struct { uint64_t words[8]; } algo_t;
 typedef struct { algo_t algo; size_t workspace; status_t state; float waves; int reserved[4];
@@ -34,7 +32,7 @@ status_t cublasLtCreate(void **h) { *h = malloc(1); alive++; return OK; }
 status_t cublasLtDestroy(void *h) { free(h); alive--; return OK; }
 status_t cublasLtMatmulDescCreate(desc_t **d, int compute, int scale) {
   *d = calloc(1, sizeof(desc_t));
-  (*d)->compute = compute; (*d)->scale = scale; (*d)->epilogue = 1;
+  (*d)->compute = compute; (*d)->scale = scale;
   alive++;
   return OK;
 }
@@ -44,11 +42,6 @@ status_t cublasLtMatmulDescSetAttribute(desc_t *d, int which, const void *value,
   switch (which) {
   case 3: return TAKE(d->ta);
   case 4: return TAKE(d->tb);
-  case 7: return TAKE(d->epilogue);
-  case 8: return TAKE(d->bias);
-  case 11: return TAKE(d->aux);
-  case 12: return TAKE(d->aux_ld);
-  case 26: return TAKE(d->bias_type);
   default: return INVALID_VALUE;
   }
 }
@@ -126,7 +119,6 @@ static void write(void *p, int type, int64_t i, number v) {
   memcpy(&bits, &f, 4);
   ((uint16_t *)p)[i] = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
 }
-static double gelu(double x) { return 0.5 * x * (1 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x))); }
 
 typedef struct { desc_t d; layout_t la, lb, lc; const void *a, *b; void *out, *workspace;
                  size_t bytes; } call_t;
@@ -144,8 +136,6 @@ status_t cublasLtMatmul(void *h, desc_t *d, const void *alpha, const void *a, la
   if (bytes && !workspace) return INVALID_VALUE;
   number one = read(alpha, d->scale, 0), zero = read(beta, d->scale, 0);
   if (one != 1 || zero != 0) return NOT_SUPPORTED;
-  int has_bias = d->epilogue & 4, has_aux = d->epilogue & 128;
-  if ((has_bias && !d->bias) || (has_aux && !d->aux)) return INVALID_VALUE;
   call_t made = {*d, *la, *lb, *lc, a, b, out, workspace, bytes};
   calls++;
   if (failing) return failing;
@@ -168,11 +158,6 @@ static int multiply(void *data) {
         for (int64_t t = 0; t < k; t++)
           sum += read(p->a, la->type, g * la->stride + (d->ta ? i * la->ld + t : t * la->ld + i)) *
                  read(p->b, lb->type, g * lb->stride + (d->tb ? t * lb->ld + j : j * lb->ld + t));
-        if (d->epilogue & 4) sum += read(d->bias, d->bias_type, i);
-        if (d->epilogue & 32) {
-          if (d->epilogue & 128) write(d->aux, lc->type, j * d->aux_ld + i, sum);
-          sum = gelu((double)sum);
-        } else if (d->epilogue & 2) sum = (double)sum > 0 ? sum : 0;
         write(p->out, lc->type, g * lc->stride + j * lc->ld + i, sum);
       }
   return OK;

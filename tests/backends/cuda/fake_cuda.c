@@ -27,11 +27,13 @@ static int version = 13000, devices = 1, sticky, started, live, modules, graphs,
 static size_t room = (size_t)1 << 30, used;
 static CUcontext current;
 static graph_t *capture;
+static CUstream captured;  // the stream that is
+static int streams;
 static struct { uintptr_t at; size_t size; } blocks[MOST];
 static int (*start)(const char *, unsigned, unsigned, void **);
 
 void fake_set(int v, int n, size_t bytes) {
-  version = v; devices = n; room = bytes; sticky = OK; capture = NULL; launches = replays = links = 0;
+  version = v; devices = n; room = bytes; sticky = OK; capture = NULL; captured = NULL; launches = replays = links = 0;
 }
 void fake_start(int (*f)(const char *, unsigned, unsigned, void **)) { start = f; }
 void fake_break(int status) { sticky = status; }
@@ -49,6 +51,7 @@ static int holds(uintptr_t at, size_t n) {
     if (blocks[i].at && blocks[i].at <= at && at + n <= blocks[i].at + blocks[i].size) return 1;
   return 0;
 }
+static int is_stream(CUstream s) { return s == (void *)0x57 || (streams && s == (void *)0x58); }
 static CUresult ready(void) { return current ? sticky : INVALID_CONTEXT; }
 static node_t *record(void) {
   node_t *n = calloc(1, sizeof *n);
@@ -57,8 +60,8 @@ static node_t *record(void) {
 }
 // What a library does on the stream: at once, or as a node.
 CUresult fake_do(CUstream s, int (*call)(void *), const void *data, size_t size) {
-  if (!s || size > sizeof ((node_t *)0)->data) return INVALID_VALUE;
-  if (!capture) { unsigned char copy[256]; memcpy(copy, data, size); return call(copy); }
+  if (!is_stream(s) || size > sizeof ((node_t *)0)->data) return INVALID_VALUE;
+  if (s != captured) { unsigned char copy[256]; memcpy(copy, data, size); return call(copy); }
   node_t *n = record();
   n->call = call;
   memcpy(n->data, data, n->size = size);
@@ -93,13 +96,18 @@ CUresult cuGetErrorName(CUresult e, const char **name) {
   return *name ? OK : INVALID_VALUE;
 }
 CUresult cuStreamCreate(CUstream *s, unsigned flags) {
-  *s = (void *)0x57;
-  return flags ? INVALID_VALUE : ready();
+  *s = (void *)(flags ? 0x58 : 0x57);
+  streams += flags;
+  return flags > 1 || streams > 1 ? INVALID_VALUE : ready();
 }
-CUresult cuStreamDestroy_v2(CUstream s) { return s == (void *)0x57 ? OK : INVALID_VALUE; }
+CUresult cuStreamDestroy_v2(CUstream s) {
+  if (!is_stream(s)) return INVALID_VALUE;
+  streams -= s == (void *)0x58;
+  return OK;
+}
 CUresult cuStreamSynchronize(CUstream s) {
-  if (s != (void *)0x57) return INVALID_VALUE;
-  return capture ? CAPTURE_UNSUPPORTED : ready();
+  if (!is_stream(s)) return INVALID_VALUE;
+  return s == captured ? CAPTURE_UNSUPPORTED : ready();
 }
 
 // ---- memory
@@ -132,12 +140,13 @@ CUresult cuMemAllocHost_v2(void **p, size_t n) { *p = malloc(n); live++; return 
 CUresult cuMemFreeHost(void *p) { free(p); live--; return current ? OK : INVALID_CONTEXT; }
 CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t n, CUstream s) {
   if (!holds(to, n) || s != (void *)0x57) return INVALID_VALUE;
+  if (s == captured) return CAPTURE_UNSUPPORTED;  // a node, in truth, that copies when replayed
   memcpy((void *)to, from, n);
   return ready();
 }
 CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t n, CUstream s) {
   if (!holds(from, n) || s != (void *)0x57) return INVALID_VALUE;
-  if (capture) return CAPTURE_UNSUPPORTED;
+  if (s == captured) return CAPTURE_UNSUPPORTED;
   memcpy(to, (void *)from, n);
   return ready();
 }
@@ -237,14 +246,14 @@ static CUresult run(node_t *n) {
 CUresult cuLaunchKernel(function_t *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
                         unsigned by, unsigned bz, unsigned shared, CUstream stream, void **params,
                         void **extra) {
-  if (gy != 1 || gz != 1 || by != 1 || bz != 1 || shared || stream != (void *)0x57 || extra ||
+  if (gy != 1 || gz != 1 || by != 1 || bz != 1 || shared || !is_stream(stream) || extra ||
       bx > 1024 || !gx || f->params > MOST_PARAMS)
     return INVALID_VALUE;
   if (sticky) return sticky;
-  node_t *n = capture ? record() : calloc(1, sizeof *n);
+  node_t *n = stream == captured ? record() : calloc(1, sizeof *n);
   n->f = f; n->grid = gx; n->block = bx;
   for (int i = 0; i < f->params; i++) n->params[i] = *(uintptr_t *)params[i];
-  if (capture) return OK;
+  if (stream == captured) return OK;
   launches++;
   CUresult status = run(n);
   free(n);
@@ -256,15 +265,16 @@ static void drop(graph_t *g) {
   graphs--;
 }
 CUresult cuStreamBeginCapture_v2(CUstream s, int mode) {
-  if (mode != 1 || capture) return INVALID_VALUE;
+  if (mode != 1 || capture || !is_stream(s)) return INVALID_VALUE;
+  captured = s;
   capture = calloc(1, sizeof *capture);
   graphs++;
   return ready();
 }
 CUresult cuStreamEndCapture(CUstream s, graph_t **g) {
-  if (!capture) return INVALID_VALUE;
+  if (s != captured) return INVALID_VALUE;
   *g = capture;
-  capture = NULL;
+  capture = captured = NULL;
   if (!sticky) return OK;
   drop(*g);
   *g = NULL;

@@ -70,6 +70,24 @@ def test_errors_of_a_capture_and_of_a_replay(fake, gpu):
     np.testing.assert_array_equal(program([x])[0], want)
 
 
+def test_what_others_start_during_a_capture_is_no_part_of_it(fake, gpu, monkeypatch):
+    x = numbers(8, 8)
+    program = on_fake(layers, fake, gpu, x)
+    want, run, others = program([x])[0], program.loaded.run, []
+
+    def interrupted(*args):
+        others.append(DeviceBuffer.of(gpu, x).get())
+        run(*args)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(program.loaded, "run", interrupted)
+        for _ in range(2):
+            np.testing.assert_array_equal(program([x])[0], want)
+    assert program.graphs.captures
+    assert fake.fake_replays() == 2
+    np.testing.assert_array_equal(others[0], x)
+
+
 def test_programs_that_end_give_graphs_and_memory_back(fake, gpu):
     x = numbers(8, 8)
     program = on_fake(layers, fake, gpu, x)

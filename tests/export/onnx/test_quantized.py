@@ -132,3 +132,14 @@ def test_attention_that_is_differentiated_is_made_of_products(tmp_path):
     to_onnx(f, path, x, opset=23, attention=True)
     assert not kinds(checked(path))["Attention"]
     np.testing.assert_allclose(run(path, x)[0], np.asarray(f(x)), atol=1e-5)
+
+
+def test_sums_of_what_is_computed_of_stored_integers_take_no_longer_by_each_step(tmp_path):
+    def f(y, x):
+        for _ in range(40):
+            y = y * y + y  # each is read three times
+        return x + fnp.sum(y)
+
+    path, y = tmp_path / "f.onnx", np.arange(5, dtype="int32")
+    to_onnx(f, path, y, np.float32(1), stored_argnums=0)
+    np.testing.assert_array_equal(run(path, np.float32(1))[0], f(fnp.asarray(y), np.float32(1)))

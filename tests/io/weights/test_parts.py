@@ -7,7 +7,7 @@ import pytest
 from safetensors.numpy import save_file
 
 import funcgrad as fg
-from funcgrad.errors import ArgumentError, FuncgradError
+from funcgrad.errors import ArgumentError, ShardingError
 from funcgrad.io.weights import load_gguf, load_safetensors
 from funcgrad.io.weights.parts import Blocks
 from tests.io.weights.test_gguf import gguf
@@ -46,9 +46,28 @@ def test_blocks_of_gguf_become_floats_part_by_part(tmp_path, monkeypatch):
     assert sorted((r.start, c.start) for r, c in seen) == [(0, 0), (0, 32), (2, 0), (2, 32)]
 
 
+def test_parts_of_rows_are_made_of_their_own_blocks():
+    made = []
+
+    def meaning(raw):
+        made.append(len(raw))
+        return raw[:, :1] + np.arange(4, dtype="f4")
+
+    raw = np.arange(12, dtype="u1").reshape(3, 2, 2) * 4
+    blocks = Blocks((3, 8), raw, meaning)
+    whole = blocks.whole()
+    np.testing.assert_array_equal(whole[0], [0, 1, 2, 3, 8, 9, 10, 11])
+    for columns, count in ((slice(4, 8), 1), (slice(3, 6), 2), (slice(0, 2), 1), (slice(2, 2), 1)):
+        found = blocks.part((slice(1, 3), columns))
+        np.testing.assert_array_equal(found, whole[1:3, columns])
+        assert made[-1] == 2 * count
+
+
 def test_what_is_no_sharding(tmp_path):
     save_file({"w": np.ones((3, 4), "f4")}, tmp_path / "a.safetensors")
-    with pytest.raises(ArgumentError, match="of w need a NamedSharding or None, got 'data'"):
+    with pytest.raises(ArgumentError, match="function of an array's name and type, got NamedSh"):
+        load_safetensors(tmp_path, shardings=cut("w", np.ones((2, 2))))
+    with pytest.raises(ArgumentError, match="of w must be a NamedSharding or None, got 'data'"):
         load_safetensors(tmp_path, shardings=lambda name, aval: "data")
-    with pytest.raises(FuncgradError, match="3"):  # rows over two devices
+    with pytest.raises(ShardingError, match="shardings of w: .* of size 3, can't be cut into 2"):
         load_safetensors(tmp_path, shardings=cut)

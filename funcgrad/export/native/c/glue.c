@@ -227,7 +227,7 @@ ${name}_status ${name}_set_size(${name}_context *context, const char *name, int6
     if (name == NULL || !*size_name || strcmp(name, size_name) != 0)
         return fail(context, ${name}_bad_argument, "there is no size of the name");
     if (size < 1 || size >= INT64_C(1) << 40)
-        return fail(context, ${name}_bad_argument, "the size has to be at least 1");
+        return fail(context, ${name}_bad_argument, "the size has to be at least 1, and below 2^40");
     $size_checks
     context->reserved[CONTEXT_ROWS] = (uint64_t)size;
     return ${name}_ok;

@@ -47,7 +47,7 @@ export class ${name}Error extends Error {
 }
 
 class Loaded {
-  #c; #end; #context; #inputs; #outputs; #ins; #outs; #arena; #start; #rows = 0;
+  #c; #end; #context; #inputs; #outputs; #ins; #outs; #arena; #start; #rows = -1;
 
   constructor(c, weights) {
     this.#c = c;
@@ -161,9 +161,10 @@ class Loaded {
 const shown = ({ name, dtype, dims }) => ({ name, dtype, dims: [...dims] });
 
 function values(t, given) {
-  const all = typeof given === "object" && given !== null ? given : [given];
   if (given === undefined || (ArrayBuffer.isView(given) && !(given instanceof t.type)))
     throw new ${name}Error(t.name + " must be numbers of " + t.dtype + ", got " +
                            (given?.constructor.name ?? "nothing"));
-  return all;
+  const all = typeof given === "object" && given !== null ? given : [given];
+  // Integers of 64 bits may be given as plain numbers.
+  return t.type === BigInt64Array || t.type === BigUint64Array ? Array.from(all, BigInt) : all;
 }

@@ -29,20 +29,30 @@ def thin(x: Tensor) -> Tensor:
 
 def known(x: Tensor) -> np.ndarray | None:
     """A value's elements, if they follow from stored integers alone (or from few floats)."""
-    if x.constant is not None or x.stored is not None:
-        return x.stored if x.constant is None else x.constant
-    if x.origin is None:
-        return None
-    eqn, ins = x.origin
-    avals = [a.aval for a in (*eqn.ins, *eqn.outs)]
+    values: dict[Tensor, np.ndarray | None] = {}
+    todo = [x]
+    while todo:
+        eqn, ins = (_computed(todo[-1]) and todo[-1].origin) or (None, ())
+        missing = [v for v in ins if v not in values]
+        if missing:
+            todo += missing
+            continue
+        v = todo.pop()
+        values[v] = v.stored if v.constant is None else v.constant
+        if eqn is not None and all(values[a] is not None for a in ins):
+            values[v] = np.asarray(eqn.prim.impl(np, *(values[a] for a in ins), **eqn.params))
+    return values[x]
+
+
+def _computed(x: Tensor) -> bool:
+    """Whether a value is computed of integers (or few floats) by an op that NumPy computes, too."""
+    if x.constant is not None or x.stored is not None or x.origin is None:
+        return False
+    eqn, _ = x.origin
     if eqn.prim.multiple or eqn.prim.call or not is_static(x.shape):
-        return None
-    if any(held(a.dtype) != a.dtype or (a.dtype.kind not in "biu" and a.size > FEW) for a in avals):
-        return None
-    values = [known(v) for v in ins]
-    if any(v is None for v in values):
-        return None
-    return np.asarray(eqn.prim.impl(np, *values, **eqn.params))
+        return False
+    avals = [a.aval for a in (*eqn.ins, *eqn.outs)]
+    return all(held(a.dtype) == a.dtype and (a.dtype.kind in "biu" or a.size <= FEW) for a in avals)
 
 
 def source(x: Tensor) -> str:
