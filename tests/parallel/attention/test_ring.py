@@ -79,6 +79,7 @@ def gradients(attend, *xs):
     return fg.grad(value, tuple(range(len(xs))))(*xs)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", CASES)
 def test_like_the_whole(case, rng):
     xs, dense = values(rng), partial(nn.dot_product_attention, **CASES[case])
@@ -116,6 +117,7 @@ PAIRS = [(ring, (2, 4, 32, 32)), (ring, (1, 4, 1, 32)), (zigzagged, (1, 1, 32, 3
          (zigzagged, (2, 1, 32, 1))]  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("build", "shape"), PAIRS)
 def test_bias_and_mask(build, shape, rng):
     xs, bias = values(rng), rng.normal(size=shape).astype("float32")
