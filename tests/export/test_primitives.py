@@ -13,6 +13,7 @@ from tests.op_samples import PRIMITIVES, ROWS
 PYTHON = ("pure_callback", "io_callback", "debug_callback")
 
 
+@pytest.mark.sampled(2)
 @by_dtype([row for row in ROWS if row.prim.name not in PYTHON])
 def test_loaded_programs_give_the_same_bits(row, dtype):
     rng = np.random.default_rng(0)

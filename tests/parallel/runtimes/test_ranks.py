@@ -70,7 +70,7 @@ def test_gradients_op_by_op(ranks):
         np.testing.assert_allclose(got, want, rtol=1e-4)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_losses_are_those_of_one_device(ranks, reference, layout):  # noqa: F811
     results = ranks(4).run(f"{JOBS}:gpt_losses", layout, len(reference[0]))
