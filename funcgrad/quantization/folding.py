@@ -57,6 +57,8 @@ def fold_norms(f: Callable, params: Any, *inputs: Any) -> tuple[Callable, dict[s
     >>> bool(fnp.allclose(folded(fparams, fnp.ones((5, 4))), f(params, fnp.ones((5, 4)))))
     True
     """
+    if not callable(f):
+        raise TypeError(f"fold_norms: the first argument must be a function, got {f!r}")
     plain = of_arrays(f)
     arrays = named_leaves(params)
     for name, x in arrays.items():

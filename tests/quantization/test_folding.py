@@ -121,6 +121,8 @@ def test_folded_functions_are_functions():
 
 
 def test_what_is_refused():
+    with pytest.raises(TypeError, match="fold_norms: the first argument must be a function, got 3"):
+        q.fold_norms(3, {})
     params, x = {"w": normal(8, 4), "b": normal(4)}, normal(2, 8)
     with pytest.raises(
         ArgumentError, match="fold_norms: found no product .* of the parameters b, w"

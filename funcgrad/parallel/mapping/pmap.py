@@ -73,6 +73,8 @@ def pmap(
     """
     if not callable(fun):
         raise TypeError(f"pmap: the first argument must be a function, got {fun!r}")
+    if not isinstance(axis_name, str | None):
+        raise TypeError(f"pmap: axis_name must be a string, got {axis_name!r}")
     if backend not in (None, "cpu"):
         raise ValueError(f"pmap: backend must be None or 'cpu', got {backend!r}; give devices=")
     options = _Options(

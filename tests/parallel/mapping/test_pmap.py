@@ -128,6 +128,7 @@ def test_bad_calls():
             "pmap of <lambda>: donate_argnums=2",
         ),
         (lambda: fg.pmap(3), TypeError, "pmap: the first argument must be a function, got 3"),
+        (lambda: fg.pmap(fnp.sin, axis_name=3), TypeError, "axis_name must be a string, got 3"),
         (
             lambda: fg.pmap(fnp.sin, devices=fg.virtual_devices(2))(X),
             ShardingError,
