@@ -18,6 +18,7 @@ from funcgrad.core.sharding import (
     SingleDeviceSharding,
 )
 from funcgrad.core.trace import aval_of
+from funcgrad.errors import ArgumentError
 
 
 def _abstract(x: ShapedArray, *, sharding: NamedSharding) -> ShapedArray:
@@ -59,7 +60,14 @@ sharding_constraint_p: Primitive = Primitive(
 def cut_as_said(x: Any, out_sharding: NamedSharding | PartitionSpec | None) -> Any:
     """A function's result, cut as its `out_sharding=` says: a sharding, or a spec of the context's
     mesh."""
-    return x if out_sharding is None else backend.door("devices").reshard(x, out_sharding)
+    if out_sharding is None:
+        return x
+    if not isinstance(out_sharding, NamedSharding | PartitionSpec):
+        raise ArgumentError(
+            "out_sharding must be a NamedSharding, or a PartitionSpec of the mesh that set_mesh "
+            f"sets, got {out_sharding!r}"
+        )
+    return backend.door("devices").reshard(x, out_sharding)
 
 
 def jaxpr_meshes(jaxpr: Jaxpr) -> frozenset[Mesh]:

@@ -42,6 +42,7 @@ from funcgrad.ops.base import full as full_p
 from funcgrad.ops.elementwise import compare
 from funcgrad.ops.elementwise import convert as ops_convert
 from funcgrad.ops.linalg import matrices
+from funcgrad.ops.sharding import cut_as_said
 
 # ---- from values
 
@@ -293,6 +294,10 @@ def fromfunction(function: Callable, shape: Any, *, dtype: Any = float, **kwargs
 # ---- filled arrays
 
 
+def _made_as(x: Any, device: Any, out_sharding: Any) -> Any:
+    return made_on(x, device) if out_sharding is None else cut_as_said(x, out_sharding)
+
+
 def full(
     shape: Any,
     fill_value: Any,
@@ -313,7 +318,7 @@ def full(
     value = _from_object("full", fill_value, _given(dtype), None)
     if value.shape and broadcast_shapes("full", value.shape, sizes) != sizes:
         raise ShapeError(f"full: fill_value of shape {value.shape} does not broadcast to {sizes}")
-    return made_on(broadcast_to(value, sizes), device if out_sharding is None else out_sharding)
+    return _made_as(broadcast_to(value, sizes), device, out_sharding)
 
 
 def zeros(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Any:
@@ -325,7 +330,7 @@ def zeros(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: An
            [0., 0.]], dtype=float32)
     """
     out = full_p(shape_of("zeros", shape), 0, dtype_or(dtype, default_float()))
-    return made_on(out, device if out_sharding is None else out_sharding)
+    return _made_as(out, device, out_sharding)
 
 
 def ones(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Any:
@@ -336,7 +341,7 @@ def ones(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any
     Array([1, 1, 1], dtype=int32)
     """
     out = full_p(shape_of("ones", shape), 1, dtype_or(dtype, default_float()))
-    return made_on(out, device if out_sharding is None else out_sharding)
+    return _made_as(out, device, out_sharding)
 
 
 def empty(shape: Any, dtype: Any = None, *, device: Any = None) -> Any:
