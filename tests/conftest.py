@@ -49,7 +49,10 @@ def pytest_ignore_collect(collection_path, config):
 
 
 def pytest_configure(config):
-    """Nothing that a test run compiles, draws or executes is left in the user's home."""
+    """Nothing that a test run compiles, draws or executes is left in the user's home; the workers
+    of a run share what they compile."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return
     home = tempfile.TemporaryDirectory(prefix="funcgrad-tests-", ignore_cleanup_errors=True)
     config.add_cleanup(home.cleanup)
     user_cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
@@ -92,18 +95,37 @@ def sampled(items) -> set[str]:
     return left
 
 
-def pytest_collection_modifyitems(config, items):
-    if not config.getoption("--slow") and not any("[" in arg for arg in config.args):
-        left = sampled(items)
-        config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left])
-        items[:] = [item for item in items if item.nodeid not in left]
+def skip_what_is_missing(config, items) -> set[str]:
+    """Marks tests that can't run here; where none of them was asked for (-m gpu), one row of each:
+    the other rows, which are returned, would only say the same."""
     missing = {"gpu": missing_gpu(), "cupy": missing_cupy(), "mpi": missing_mpi()}
     if not config.getoption("--slow"):
         missing["slow"] = "takes minutes: run with --slow"
+    rows = defaultdict(list)
     for item in items:
         for marker, reason in missing.items():
             if reason and item.get_closest_marker(marker):
+                rows[item.nodeid.partition("[")[0], reason].append(item)
+                break
+    left = set()
+    for (_, reason), (shown, *others) in rows.items():
+        if config.getoption("markexpr"):
+            for item in others:
                 item.add_marker(pytest.mark.skip(reason=reason))
+        elif others:
+            reason += f" (and {len(others)} rows more)"
+            left.update(item.nodeid for item in others)
+        shown.add_marker(pytest.mark.skip(reason=reason))
+    return left
+
+
+def pytest_collection_modifyitems(config, items):
+    left = set()
+    if not any("[" in arg for arg in config.args):
+        left |= set() if config.getoption("--slow") else sampled(items)
+    left |= skip_what_is_missing(config, [item for item in items if item.nodeid not in left])
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left])
+    items[:] = [item for item in items if item.nodeid not in left]
 
 
 @pytest.fixture
