@@ -217,9 +217,11 @@ class Engine:
         def build() -> Library:
             if not self.target.runs_here:
                 return self._library(_written(links), level, name)
-            code = self._found(name, links or {}) or self._compiled(
-                module, level, name, links or {}
-            )
+            code = self._found(name, links or {})
+            if code is None:
+                with objects.first(name):
+                    code = self._found(name, links or {})
+                    code = code or self._compiled(module, level, name, links or {})
             return self._library(code, level, name)
 
         library = self._once(name, build)

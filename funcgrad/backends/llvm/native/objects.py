@@ -3,7 +3,8 @@
 Files lie in FUNCGRAD_CACHE_DIR, or in the user's cache directory; an empty FUNCGRAD_CACHE_DIR
 means none. As their content is executed, a directory that others may write to is not used. A file
 is a digest, facts and bytes; the digest covers the rest and the file's name. Whatever goes wrong
-with a file, the caller just compiles.
+with a file, the caller just compiles. Processes that start together, such as the ranks of a job,
+need the same code at the same time: one compiles it, the others wait for its file.
 """
 
 from __future__ import annotations
@@ -12,7 +13,13 @@ import contextlib
 import marshal
 import os
 import time
+from collections.abc import Iterator
 from typing import Any
+
+try:
+    import fcntl
+except ImportError:  # Windows: each process compiles for itself
+    fcntl = None  # type: ignore[assignment]
 
 try:
     # hashlib has the same function, but loads OpenSSL beside, which takes longer than all the rest.
@@ -24,6 +31,8 @@ MOST_FILES = 4096
 _RECENT = 3600  # seconds for which a file counts as just used: a read then needn't say so
 _FORMAT = 2  # that all versions of Python read
 _SIZE = 8  # bytes that count those of the facts
+_PATIENCE = 30.0  # seconds to wait for another process before doing its work, too
+_PAUSE = 0.004  # seconds between two looks whether it has ended
 
 
 def digest(*parts: str | bytes) -> str:
@@ -83,6 +92,54 @@ def load(key: str) -> tuple[dict[str, Any], bytes] | None:
     size = _SIZE + int.from_bytes(rest[:_SIZE], "little")
     # Python's own format of constants, as nothing reads it sooner.
     return marshal.loads(rest[_SIZE:size]), rest[size:]
+
+
+@contextlib.contextmanager
+def first(key: str) -> Iterator[None]:
+    """Makes what is saved under a key, in the block, alone: where another process is at it, waits
+    until that one has ended. What it has saved is there then, so look again in the block.
+
+    Who waited holds nobody up: where the file of another machine isn't seen yet, all compile.
+
+    >>> with first("example"):
+    ...     save("example", {"answer": 42}, b"code")
+    """
+    folder = _folder(create=True)
+    path = None if folder is None or fcntl is None else os.path.join(folder, f"{key[:32]}.lock")
+    try:
+        handle = path and os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:
+        handle = None
+    if not path or not handle:
+        yield
+        return
+    mine = _taken(handle)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            if mine:
+                os.unlink(path)
+                fcntl.flock(handle, fcntl.LOCK_UN)  # a fork may have the handle, too
+        os.close(handle)
+
+
+def _taken(handle: int) -> bool:
+    """Take the lock of a file that nobody has, or wait until it is free; whether it was taken."""
+    end, free = time.monotonic() + _PATIENCE, True
+    while time.monotonic() < end:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            free = False
+            time.sleep(_PAUSE)
+        except OSError:  # a file system without locks
+            return False
+        else:
+            if not free:
+                fcntl.flock(handle, fcntl.LOCK_UN)
+            return free
+    return False
 
 
 def save(key: str, head: dict[str, Any], body: bytes) -> None:

@@ -53,6 +53,48 @@ def test_many_write_one_file(folder):
     assert [path.name for path in folder.iterdir()] == ["k"]
 
 
+MAKERS = """
+import sys, time
+from funcgrad.backends.llvm.native import objects
+with objects.first('k'):
+    if objects.load('k') is None:
+        print('made', flush=True)
+        time.sleep(float(sys.argv[1]))
+        objects.save('k', {}, b'code')
+"""
+locks = pytest.mark.skipif(objects.fcntl is None, reason="has no locks of files")
+
+
+def makers(count, seconds):
+    command = [sys.executable, "-c", MAKERS, str(seconds)]
+    return [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(count)]
+
+
+@locks
+def test_one_process_makes_what_all_need(folder):
+    runs = makers(3, 1.0)
+    assert sorted(run.communicate()[0] for run in runs) == ["", "", "made\n"]
+    assert [path.name for path in folder.iterdir()] == ["k"]
+
+
+@locks
+def test_who_dies_holds_nobody_up(folder):
+    (dead,) = makers(1, 60.0)
+    assert dead.stdout.readline() == "made\n"
+    dead.kill()
+    dead.communicate()
+    assert makers(1, 0.0)[0].communicate()[0] == "made\n"
+    assert objects.load("k") is not None
+
+
+@locks
+def test_who_takes_too_long_holds_nobody_up(folder, monkeypatch):
+    monkeypatch.setattr(objects, "_PATIENCE", 0.05)
+    with objects.first("k"), objects.first("k"), objects.first("l"):
+        objects.save("k", {}, b"code")
+    assert [path.name for path in folder.iterdir()] == ["k"]
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="has no owners and modes")
 def test_directory_open_to_others_is_not_used(folder):
     objects.save("k", {}, b"code")
