@@ -187,6 +187,11 @@ class GemmStep(Record):
     windows: Windows | None = None
     finish: LoopStep | None = None
 
+    @property
+    def apart(self) -> bool:
+        """Whether c has no memory but for the rows in hand."""
+        return self.finish is not None and self.c.space == "band"
+
 
 class AttentionSizes(NamedTuple):
     """Of query (batch, queries, heads, features) and key (batch, keys, key heads, features)."""

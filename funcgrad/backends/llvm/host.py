@@ -254,8 +254,7 @@ class _Host:
         self.module.declare(call.symbol, "void", ["ptr"])
         for kernel, place in call.kernels:
             self.placed(kernel, place)
-        apart = s.c.space == "band"
-        operands = [*map(self.address, (s.a, s.b)), "null" if apart else self.address(s.c)]
+        operands = [*map(self.address, (s.a, s.b)), "null" if s.apart else self.address(s.c)]
         tables, copy = {k: self.template(words) for k, words in call.tables.items()}, ""
         if s.finish is not None:
             name, around, _ = self.turns(s.finish, ", ptr %band")

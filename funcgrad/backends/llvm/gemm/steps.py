@@ -137,7 +137,7 @@ def product_words(s: GemmStep) -> dict[str, int]:
         words |= {f"{x}_b0": batch[0], f"{x}_b1": batch[1]}
         words |= {f"{x}_rs": strides[0], f"{x}_cs": strides[1]}
     if s.finish is not None:
-        words |= {"finish": 1, "apart": int(s.c.space == "band")}
+        words |= {"finish": 1, "apart": int(s.apart)}
     if s.axes is None:
         return words
     # Windows of one element don't overlap.
