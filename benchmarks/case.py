@@ -28,7 +28,8 @@ class Case:
     with the bytes of the results, how far from the machine's limits a time is. Without `reads`,
     that are the inputs. measure: "call" is the time of a call; "cold" and "cached" that
     of the first call in a new process, without and with a filled disk cache; "memory" the peak of
-    a new process; "import" the time of the import alone. tolerance: see `compare.difference`;
+    a new process; "import" the time of the import alone. int8: whether the operations are of
+    integers of 8 bits. tolerance: see `compare.difference`;
     compared: the libraries whose results must agree.
     """
 
@@ -46,6 +47,7 @@ class Case:
     x64: bool = False
     flops: float = 0.0
     reads: float | None = None
+    int8: bool = False
     tolerance: float = 1e-4
     compared: tuple[str, ...] = ("numpy", "jax", "torch", "compile", "funcgrad")
     measure: str = "call"
@@ -60,6 +62,11 @@ class Case:
     def key(self) -> str:
         """The case's name in full."""
         return f"{self.family}/{self.name}"
+
+    @property
+    def kind(self) -> str:
+        """Of what numbers its operations are."""
+        return "int8" if self.int8 else "float64" if self.x64 else "float32"
 
     @property
     def unit(self) -> str:

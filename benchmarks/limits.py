@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -15,24 +15,28 @@ CHAINS = 12  # independent sums: enough to hide the latency, few enough for AVX2
 
 
 class Limits(NamedTuple):
-    """Bytes a second that are only read, that a large copy reads and writes; float32 operations."""
+    """Bytes a second that are only read, that a large copy reads and writes; operations of float32,
+    and of int8 whose sums are exact."""
 
     reads: float
     copies: float
     flops: float
+    int8: float
 
-    def seconds(self, flops: float, read: float, written: float, double: bool = False) -> float:
-        """The time below which no program can do so much, in float64 at half the rate if double.
+    def seconds(self, flops: float, read: float, written: float, kind: str = "float32") -> float:
+        """The time below which no program can do so much, of a kind: float32, float64 at half its
+        rate, or int8.
 
         What a copy takes beyond reading its source counts as the time of writing.
         """
         writing = max(2 / self.copies - 1 / self.reads, 0.0)
         moving = read / self.reads + written * writing
-        return max(flops / self.flops * (2 if double else 1), moving)
+        rates = {"float32": self.flops, "float64": self.flops / 2, "int8": self.int8}
+        return max(flops / rates[kind], moving)
 
 
 def measure(threads: int, seconds: float = 0.5) -> Limits:
-    """The machine's limits on some threads: the best of what was seen, thrice `seconds` long."""
+    """The machine's limits on some threads: the best seen, in four times `seconds`."""
     loops = _Loops()
     source = np.ones((threads, BYTES // threads // 4), np.float32)
     target = np.zeros_like(source)
@@ -49,11 +53,15 @@ def measure(threads: int, seconds: float = 0.5) -> Limits:
     def chain(i: int) -> None:
         loops.chain(rounds, source[i].ctypes.data, sums[i].ctypes.data)
 
+    def bytewise(i: int) -> None:
+        loops.int8(rounds, source[i].ctypes.data, sums[i].ctypes.data)
+
     with ThreadPoolExecutor(threads) as pool:
         return Limits(
             sums.nbytes * turns / _best(pool, read, threads, seconds),
             2 * source.nbytes / _best(pool, copy, threads, seconds),
             2.0 * sums.size * rounds / _best(pool, chain, threads, seconds),
+            2.0 * loops.along * sums.size * rounds / _best(pool, bytewise, threads, seconds),
         )
 
 
@@ -69,10 +77,12 @@ def _best(
 
 
 class _Loops:
-    """Two loops as wide as this processor's registers: `(turns, source, sums)`, s ← s·a + a.
+    """Three loops as wide as this processor's registers: `(turns, source, sums)`, s ← s·a + a.
 
     In a turn each of CHAINS sums takes a step; `read` loads all of their a's from the source,
-    one turn's behind the other, `chain` takes one that it has loaded before.
+    one turn's behind the other, `chain` takes one that it has loaded before. `int8` is a chain of
+    sums of `along` products each, by the exact instruction that multiplies most: fours of bytes, or
+    pairs that were widened; where there is none, it is `chain`.
     """
 
     def __init__(self) -> None:
@@ -88,36 +98,73 @@ class _Loops:
         kind = f"<{self.width} x float>"
         text = f"declare {kind} @llvm.fma.v{self.width}f32({kind}, {kind}, {kind})\n"
         text += _loop("read", kind, loads=True) + _loop("chain", kind, loads=False)
+        name, self.along = _instruction(features, self.width)
+        if name:
+            text += _loop("int8", kind.replace("float", "i32"), loads=False, instruction=name)
         self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(text), machine)
         self._engine.finalize_object()
         call = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)
         self.read = call(self._engine.get_function_address("read"))
         self.chain = call(self._engine.get_function_address("chain"))
+        self.int8 = call(self._engine.get_function_address("int8")) if name else self.chain
 
 
-def _loop(name: str, kind: str, loads: bool) -> str:
+def _instruction(features: Mapping[str, bool], width: int) -> tuple[str, int]:
+    """LLVM's name of what multiplies pairs or fours of integers, and how many a lane."""
+    if width == 16:
+        vnni = "avx512.vpdpbusd.512", 4
+        return vnni if features.get("avx512vnni") else ("avx512.pmaddw.d.512", 2)
+    if width == 8:
+        return ("avx512.vpdpbusd.256", 4) if features.get("avxvnni") else ("avx2.pmadd.wd", 2)
+    return ("sse2.pmadd.wd", 2) if features.get("sse2") else ("", 1)
+
+
+def _step(i: int, a: str, kind: str, name: str) -> str:
+    """LLVM: sum i takes a step. Its products depend on it, lest they leave the loop."""
+    lanes = int(kind[1:].split()[0])
+    if not name:
+        return f"  %t{i} = call {kind} @llvm.fma.v{lanes}f32({kind} %s{i}, {kind} {a}, {kind} {a})"
+    if "dpbusd" in name:
+        return f"  %t{i} = call {kind} @llvm.x86.{name}({kind} %s{i}, {kind} %s{i}, {kind} {a})"
+    half = f"<{2 * lanes} x i16>"
+    return (
+        f"  %x{i} = bitcast {kind} %s{i} to {half}\n"
+        f"  %m{i} = call {kind} @llvm.x86.{name}({half} %x{i}, {half} %half)\n"
+        f"  %t{i} = add {kind} %m{i}, %s{i}"
+    )
+
+
+def _declaration(kind: str, name: str) -> str:
+    """LLVM: what `_step` calls."""
+    if not name:
+        return ""
+    half = f"<{2 * int(kind[1:].split()[0])} x i16>"
+    takes = f"{kind}, {kind}, {kind}" if "dpbusd" in name else f"{half}, {half}"
+    return f"declare {kind} @llvm.x86.{name}({takes})"
+
+
+def _loop(name: str, kind: str, loads: bool, instruction: str = "") -> str:
     """LLVM: one of the loops."""
-    names, suffix = range(CHAINS), f"v{kind[1:].split()[0]}f32"
+    names = range(CHAINS)
     starts = "\n".join(f"  %s{i} = phi {kind} [ %a, %entry ], [ %t{i}, %loop ]" for i in names)
     reads = "\n".join(
         f"  %p{i} = getelementptr [{CHAINS} x {kind}], ptr %source, i64 %i, i64 {i}\n"
         f"  %a{i} = load {kind}, ptr %p{i}, align 4"
         for i in names
     )
-    steps = "\n".join(
-        f"  %t{i} = call {kind} @llvm.fma.{suffix}({kind} %s{i}, {kind} {a}, {kind} {a})"
-        for i in names
-        for a in [f"%a{i}" if loads else "%a"]
-    )
+    steps = "\n".join(_step(i, f"%a{i}" if loads else "%a", kind, instruction) for i in names)
     stores = "\n".join(
         f"  %q{i} = getelementptr {kind}, ptr %sums, i64 {i}\n"
         f"  store {kind} %t{i}, ptr %q{i}, align 4"
         for i in names
     )
+    half = f"  %half = bitcast {kind} %a to <{2 * int(kind[1:].split()[0])} x i16>"
     return f"""
+{_declaration(kind, instruction)}
 define void @{name}(i64 %turns, ptr %source, ptr %sums) {{
 entry:
   %a = load {kind}, ptr %source, align 4
+{half if instruction else ""}
   br label %loop
 loop:
   %i = phi i64 [ 0, %entry ], [ %next, %loop ]

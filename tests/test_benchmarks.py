@@ -127,13 +127,15 @@ def test_limits_are_positive():
     assert most.reads > 0
     assert most.copies > 0
     assert most.flops > 0
-    most = limits.Limits(10.0, 10.0, 100.0)
+    assert most.int8 > 0
+    most = limits.Limits(10.0, 10.0, 100.0, 400.0)
     assert most.seconds(200, 5, 5) == 2
     assert most.seconds(200, 5, 25) == 3
-    assert most.seconds(200, 5, 5, double=True) == 4
+    assert most.seconds(200, 5, 5, "float64") == 4
+    assert most.seconds(1200, 5, 5, "int8") == 3
     # Writing takes what a copy takes beyond reading.
-    assert limits.Limits(20.0, 10.0, 100.0).seconds(0, 20, 20) == pytest.approx(4)
-    assert limits.Limits(20.0, 10.0, 100.0).seconds(0, 20, 0) == pytest.approx(1)
+    assert limits.Limits(20.0, 10.0, 100.0, 400.0).seconds(0, 20, 20) == pytest.approx(4)
+    assert limits.Limits(20.0, 10.0, 100.0, 400.0).seconds(0, 20, 0) == pytest.approx(1)
 
 
 # ---- reports
@@ -160,7 +162,7 @@ def test_ratios():
 
 
 def test_share_of_the_limit():
-    most = limits.Limits(1e9, 1e9, 2 * 512**3)
+    most = limits.Limits(1e9, 1e9, 2 * 512**3, 2e9)
     assert report.share_of_limit(outcome(funcgrad=[2.0]), most) == pytest.approx(0.5)
     assert report.share_of_limit(outcome(funcgrad=[2e6]), most) is None
     assert report.share_of_limit(outcome("memory/GPT step", funcgrad=[1.0]), most) is None
@@ -176,7 +178,7 @@ def test_quantity(value, unit, text):
 
 
 def test_files(tmp_path):
-    most = limits.Limits(1e9, 1e9, 1e12)
+    most = limits.Limits(1e9, 1e9, 1e12, 1e12)
     outcomes = [outcome(funcgrad=[1.0], jax=[2.0]), outcome("sorting/sort, 1M", funcgrad=[1.0])]
     outcomes[1].fail("jax", WorkerError("ValueError: a | b", "Traceback …"))
     libraries = ["funcgrad", "jax"]

@@ -40,6 +40,7 @@ def _product(name: int, n: int) -> Case:
         torch=lambda t, a, b: t._int_mm(a, b),
         numpy=(lambda a, b: a.astype(np.int32) @ b) if n < 100 else False,
         flops=2.0 * n**3,
+        int8=True,
     )
 
 
@@ -96,6 +97,7 @@ def _network(batch: int, full: bool) -> Case:
         draw(normal(batch, size, size, widths[0]), partial(_kernels, widths)),
         _int8_stages,
         flops=2.0 * macs,
+        int8=True,
         tolerance=0.05,  # codes may be rounded the other way
         compared=("jax", "funcgrad"),
     )

@@ -74,9 +74,11 @@ def _step(step: Step) -> Cost:
             # Windows share elements.
             a = min(a, _span((*step.axes.m, *((size, x) for size, x, _ in step.axes.k))))
             b = min(b, _span((*step.axes.n, *((size, y) for size, _, y in step.axes.k))))
-        moved = float(batch * ((a + b) * step.dtype.itemsize + m * n * step.out.itemsize))
+        c = 0 if step.apart else m * n * step.out.itemsize
+        moved = float(batch * ((a + b) * step.dtype.itemsize + c))
         each = 8.0 if dtypes.is_complex(step.dtype) else 2.0
-        return Cost(each * batch * m * n * k, moved)
+        own = Cost(each * batch * m * n * k, moved)
+        return own if step.finish is None else own.plus(_step(step.finish))
     if isinstance(step, AttentionStep):
         return _attention(step)
     if isinstance(step, CopyStep):

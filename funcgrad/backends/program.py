@@ -163,6 +163,8 @@ class GemmStep(Record):
     frame: of the operand whose strides (in axes and batch) count the zeros around it
     exact: whether all products are formed, none of windows by tiles
     convolution, windows: if it is one, and where an operand reads windows in its images
+    finish: kernels that read row t of c in turn t, and may run when its sums are whole; of the
+        band of such a loop if nobody else reads c
     k may be 0 (c becomes 0). c overlaps neither a nor b.
     """
 
@@ -183,6 +185,12 @@ class GemmStep(Record):
     exact: bool = False
     convolution: Convolution | None = None
     windows: Windows | None = None
+    finish: LoopStep | None = None
+
+    @property
+    def apart(self) -> bool:
+        """Whether c has no memory but for the rows in hand."""
+        return self.finish is not None and self.c.space == "band"
 
 
 class AttentionSizes(NamedTuple):
@@ -405,6 +413,8 @@ def blocks(step: Step) -> tuple[tuple[Step, ...], ...]:
         return step.branches
     if isinstance(step, LoopStep):
         return (step.body,)
+    if isinstance(step, GemmStep):
+        return () if step.finish is None else ((step.finish,),)
     return (step.test, step.body) if isinstance(step, WhileStep) else ()
 
 
@@ -475,6 +485,8 @@ def _step_lines(steps: Sequence[Step], indent: str) -> Iterator[str]:
             yield f"{indent}{s.kernel.name} {', '.join(map(str, s.args))}{_kernel_op_text(s)}"
         elif isinstance(s, GemmStep):
             yield indent + _gemm_text(s)
+            if s.finish is not None:
+                yield from _nested_lines(s.finish, indent + "  ")
         elif isinstance(s, AttentionStep):
             yield indent + _attention_text(s)
         elif isinstance(s, HostStep):

@@ -20,9 +20,10 @@ from funcgrad.quantization import formats
 from funcgrad.transforms.weights.products import CONTRACTED, MIXED, Product, Rows
 from funcgrad.transforms.weights.weight import Cut, Weight
 
-# With so few rows and so large a weight, sums of its rows are quicker than a matrix product; what
-# codes of 8 bits stand for is then computed as they are read.
-FEW_ROWS, LARGE = 8, 1 << 22
+# With so few rows and so large a weight, sums of its rows are quicker than a matrix product: what
+# codes stand for is computed as they are read, for so many rows at a time if they are packed. (What
+# a small weight's packed codes stand for stays in a cache, and is computed once for all rows.)
+FEW_ROWS, LARGE, LARGE_PACKED, TOGETHER = 8, 1 << 18, 1 << 22, 4
 # int32 holds the sum of so many products of a code less its zero point, and a weight's code.
 MOST_SUMMED = (2**31 - 1) // (255 * 127)
 
@@ -57,10 +58,23 @@ class QuantizedArray(Weight):
 
     def product(self, use: Product, x: Any) -> Any:
         rows = use.rows_of_x(x, FEW_ROWS)
-        if rows is None or len(self.shape) != 2 or int(np.prod(self.shape)) < LARGE:
+        packed = self.parts["codes"].shape != self.shape
+        least = LARGE_PACKED if packed else LARGE
+        if rows is None or len(self.shape) != 2 or int(np.prod(self.shape)) < least:
             return super().product(use, x)
         pieces, axis = rows
-        return lax.concatenate([super(QuantizedArray, self).product(use, p) for p in pieces], axis)
+        one = super().product
+
+        def several(pieces: Any) -> Any:
+            return lax.concatenate([one(use, p) for p in pieces], axis)
+
+        if len(pieces) <= TOGETHER or not packed:
+            return several(pieces)
+        # More readers would have what the codes stand for written down for them.
+        halves = fnp.stack([fnp.stack(pieces[:TOGETHER]), fnp.stack(pieces[-TOGETHER:])])
+        first, last = lax.map(several, halves)
+        rest = lax.slice_in_dim(last, 2 * TOGETHER - len(pieces), TOGETHER, axis=axis)
+        return lax.concatenate([first, rest], axis)
 
     def stacked(self) -> bool:
         ndim = len(self.shape)

@@ -186,16 +186,29 @@ FEW = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("make", FEW.values(), ids=FEW)
 def test_few_rows_times_a_large_weight(make):
     array, x = make(normal(2048, 2048)), normal(1, 3, 2048)
     run = fg.jit(with_weights(lambda p, x: x @ p))
     np.testing.assert_allclose(run(array, x), x @ array.dense(), rtol=1e-4, atol=1e-4)
-    if array.codes.dtype == np.int8:
-        arena = re.search(r"arena (\d+) bytes", run.lower(array, x).as_text("loops"))
-        assert int(arena[1]) < 1 << 21  # the dense array has 1 << 24
+    for rows in (3, 8):
+        program = run.lower(array, fg.ShapeDtypeStruct((rows, 2048), "float32")).as_text("loops")
+        arena = re.search(r"arena (\d+) bytes", program)
+        assert int(arena[1]) < 1 << 22, rows  # the dense array has 1 << 24
     turned = with_weights(lambda p, x: p.T @ x[0].T)
     np.testing.assert_allclose(turned(array, x), run(array, x)[0].T, rtol=1e-4, atol=1e-4)
     grads = fg.grad(lambda x: (with_weights(lambda p, x: x @ p)(array, x) ** 2).sum())(x)
     want = fg.grad(lambda x: ((x @ array.dense()) ** 2).sum())(x)
     np.testing.assert_allclose(grads, want, rtol=1e-3, atol=1e-2)
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("rows", [5, 8])
+def test_more_rows_are_taken_some_at_a_time(rows):
+    array, x = FEW["int4"](normal(2048, 2048)), normal(2, rows, 2048)
+    f = with_weights(lambda p, x: x @ p)
+    np.testing.assert_allclose(f(array, x[0]), x[0] @ array.dense(), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        fg.jit(fg.vmap(f, (None, 0)))(array, x), x @ array.dense(), rtol=1e-4, atol=1e-4
+    )

@@ -34,12 +34,14 @@ from funcgrad.transforms.control.scan import scan_p
 
 if TYPE_CHECKING:
     from funcgrad.backends.drafts.drafter import BlockDrafter
+    from funcgrad.backends.drafts.tensors import Draft, Tensor
     from funcgrad.backends.program import GemmStep
 
 attention_joint = Late("funcgrad.backends.rewrites.attention_joint")
 attention = Late("funcgrad.backends.llvm.drafts.attention")
 shuffles, tiles = late("funcgrad.backends.llvm.rewrites", "shuffles", "tiles")
 steps = Late("funcgrad.backends.drafts.steps")
+bands, finishes = late("funcgrad.backends.llvm.drafts", "bands", "finishes")
 
 LIMITS = replace(
     machines.LIMITS,
@@ -123,6 +125,12 @@ def _product(d: BlockDrafter, eqn: Eqn) -> bool:
     return steps.product(d, eqn, _in_order)
 
 
+def _grouped(block: BlockDrafter, drafts: list[Draft], results: Sequence[Tensor]) -> list[Draft]:
+    if not any(d.product for d in drafts):
+        return drafts
+    return bands.banded(block, finishes.finished(block, drafts, results), results)
+
+
 _attend = function("funcgrad.backends.llvm.drafts.attention.draft")
 
 CPU = Target(
@@ -141,5 +149,5 @@ CPU = Target(
         "lane": function("funcgrad.backends.drafts.steps.lane"),
     },
     frames=function("funcgrad.backends.llvm.rewrites.frames.lines_fill"),
-    grouped=function("funcgrad.backends.llvm.drafts.bands.banded"),
+    grouped=_grouped,
 )

@@ -254,8 +254,11 @@ class _Host:
         self.module.declare(call.symbol, "void", ["ptr"])
         for kernel, place in call.kernels:
             self.placed(kernel, place)
-        operands = [self.address(r) for r in (s.a, s.b, s.c)]
+        operands = [*map(self.address, (s.a, s.b)), "null" if s.apart else self.address(s.c)]
         tables, copy = {k: self.template(words) for k, words in call.tables.items()}, ""
+        if s.finish is not None:
+            name, around, _ = self.turns(s.finish, ", ptr %band")
+            tables |= {"finish": f"@{name}", "around": around}
         if s.frame is not None and call.copier:
             at, words = s.frame.operand, tables.pop("frame")
             copy = self.framed(s.frame, call.copier, operands[at], words, s.dtype.itemsize)
@@ -435,7 +438,15 @@ class _Host:
         self.asks.work += before
 
     def parallel(self, s: LoopStep) -> None:
-        """A loop whose turns threads share: its body is a function of a range of them."""
+        """A loop whose turns threads share."""
+        name, around, asks = self.turns(s)
+        self.share(name, around, s.length, 1, asks)
+        if asks:
+            self.asks.stop()
+
+    def turns(self, s: LoopStep, more: str = "") -> tuple[str, str, bool]:
+        """The function of a range of a parallel loop's turns, what it is called with, and whether
+        it asks for signals. more: parameters behind the range."""
         refs = [r for x in s.body for r in _refs(x)]
         outer = sorted({n for r in refs for n, _ in r.strides} - {s.number})
         asks = any(self.natives[x.kernel].asks for x in s.body if isinstance(x, KernelStep))
@@ -444,11 +455,9 @@ class _Host:
         counters = [("i64", self.counters[n]) for n in outer]
         self.put(around, [*(("ptr", x) for x in given), *counters])
         name = f"{self.name}_task{len(self.tasks)}"
-        head = f"define internal void @{name}(ptr %around, i64 %begin, i64 %end)"
+        head = f"define internal void @{name}(ptr %around, i64 %begin, i64 %end{more})"
         self.tasks.append(self.written(head, lambda: self.task(s, given, outer)))
-        self.share(name, around, s.length, 1, asks)
-        if asks:
-            self.asks.stop()
+        return name, around, asks
 
     def share(self, task: str, context: str, turns: int, grain: int, asks: bool) -> None:
         """Have threads run a task; `asks`: which may take long, and asks for signals."""

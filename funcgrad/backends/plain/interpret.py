@@ -142,8 +142,13 @@ class Machine:
             ks_a, ks_b = ([(x[0], x[i]) for x in s.axes.k] for i in (1, 2))
             a = gathered(0, list(s.axes.m), ks_a, [x[1] for x in s.batch])
             b = gathered(1, ks_b, list(s.axes.n), [x[2] for x in s.batch])
+        if s.apart:
+            self.bands[s.c.number] = np.full(s.m * s.n * s.out.itemsize, 0xCB, BYTE)
         c = matrix(None, (s.m, s.n), s.c_strides, [x[3] for x in s.batch])
         c[...] = np.matmul(a.astype(s.out), b.astype(s.out))
+        for i in range(0 if s.finish is None else s.finish.length):
+            self.counters[s.finish.number] = i
+            self.run(s.finish.body)
 
     def attention(self, s: AttentionStep) -> None:
         """Attend, or compute the cotangents of attention."""

@@ -39,6 +39,7 @@ from funcgrad.backends.llvm.gemm.words import (
     BATCH_PART,
     BATCH_WORK,
     CALL,
+    FINISH,
     FRAMED,
     INNER,
     JOB,
@@ -137,7 +138,7 @@ class Driver:
         merge_batches(trial, call)
         if self.batch and self.batch.serves(call):
             return self.batch.name, self.batch.reached(call["m"].value, call["n"].value)
-        self._plain_product(trial, call)
+        self._finished_or_plain(trial, call)
         (found,) = trial.calls
         way = found.name if isinstance(found, Way) else ""
         m, n = call["m"].value, call["n"].value
@@ -156,8 +157,18 @@ class Driver:
             with gathered:
                 self._go(code, self.packed)
             with plain:
-                self._plain_product(code, job)
+                self._finished_or_plain(code, job)
         code.ret()
+
+    def _finished_or_plain(self, code: Code, job: Record) -> None:
+        if not self.parts.finishes:
+            self._plain_product(code, job)
+            return
+        with code.either(job["finish"].ne(0)) as (finished, plain):
+            with finished:
+                self._go(code, self.packed)
+            with plain:
+                self._plain_product(code, job)
 
     def _plain_product(self, code: Code, job: Record) -> None:
         if not self.unpacked:
@@ -278,7 +289,7 @@ class Driver:
         i = code.args[1]
         i0, i1 = i // call["batch1"], i % call["batch1"]
         job = Record(code, JOB, code.variable(I64, count=len(JOB)).slot)
-        for name in (*PRODUCT, *TABLES):
+        for name in (*PRODUCT, *TABLES, *FINISH):
             job[name] = call[name]
         for name, storage in (("a", self.fmt.storage), ("b", self.fmt.storage),
                               ("c", self.out.storage)):  # fmt: skip

@@ -98,6 +98,12 @@ class Parts:
         return code.function
 
     @property
+    def finishes(self) -> bool:
+        """Whether products may be finished row by row (`FINISH`): sums of integers, which are the
+        same in any order."""
+        return self.fmt.name == "int8"
+
+    @property
     def narrow(self) -> bool:
         """Whether C is of a narrower type than the sums."""
         return self.out.storage != self.fmt.acc

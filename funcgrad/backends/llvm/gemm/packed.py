@@ -17,7 +17,16 @@ from funcgrad.backends.llvm.gemm.kernels import Micro
 from funcgrad.backends.llvm.gemm.own import Own
 from funcgrad.backends.llvm.gemm.pack import equal_parts
 from funcgrad.backends.llvm.gemm.words import JOB
-from funcgrad.backends.llvm.native.code import I64, PTR, Bool, Code, Int, Record
+from funcgrad.backends.llvm.native.code import (
+    I64,
+    PTR,
+    VOID,
+    Bool,
+    Called,
+    Code,
+    Int,
+    Record,
+)
 
 OWN_ROWS = 280  # rows up to which each tile packs its part of B, unless it is in rows
 OWN_DEPTH = 384  # of what a tile packs itself
@@ -26,6 +35,7 @@ TILE_PANELS = 8
 MIN_TILE_WORK = 1 << 18
 BLOCK_ROWS, BLOCK_COLS = 1100, 2048  # of a block, at most (about)
 PART = 1 << 15  # elements that a thread packs at a time
+FINISHED = 1 << 15  # sums of a task that finishes them: a core's second cache holds them
 
 
 class Packed:
@@ -139,6 +149,10 @@ class Packed:
             rs, cs = rounds.select(nt, rs), rounds.select(1, cs)
             with code.when(rounds):
                 sums.set(code.call(self.parts.take, mt * nt * self.fmt.acc_bytes))
+        apart = job["apart"].ne(0) if self.parts.finishes else None
+        if apart is not None:
+            with code.when(apart):
+                sums.set(code.call(self.parts.take, mt * n * self.fmt.acc_bytes))
         own = code.variable(PTR, pb)
         own_depth = min(tile.kc, OWN_DEPTH * tile.along)
         depths = (equal_parts(k, most, tile.unit) for most in (tile.kc, own_depth))
@@ -153,12 +167,19 @@ class Packed:
             at = sums.get()
             if rounds is not None:
                 at = code.at(at, rounds.select(0 - i0 * nt - j0, 0), acc)
+            if apart is not None:
+                at = code.at(at, apart.select(0 - i0 * n, 0), acc)
             with code.range(0, k, kc) as pc:
                 kl, add = (k - pc).min(kc), add_first + pc
                 with code.when(~prepacked):
                     self._pack(code, job, "b", own.get(), (j0, j1), (pc, kl), own_step)
                 # Along rows of C first: a column of tiles would walk memory in long strides.
-                with code.range(i0, i1, tile.rows) as i, code.range(j0, j1, tile.cols) as j:
+                strip = TILE_PANELS * tile.cols if self.parts.finishes else nt
+                with (
+                    code.range(j0, j1, strip) as first,
+                    code.range(i0, i1, tile.rows) as i,
+                    code.range(first, (first + strip).min(j1), tile.cols) as j,
+                ):
                     ready = code.at(pb, j // tile.cols * pb_step + depth(pc) * tile.cols, acc)
                     fresh = code.at(own.get(), (j - j0) // tile.cols * own_step, acc)
                     bp = prepacked.pick(ready, fresh)
@@ -168,8 +189,17 @@ class Packed:
             if rounds is not None:
                 with code.when(rounds):
                     self._round(code, job, sums.get(), (i0, i1), (j0, j1))
+            if apart is not None:
+                with code.when(job["finish"].ne(0)):
+                    kind = ir.FunctionType(VOID, [PTR, I64, I64, PTR])
+                    finish = Called(job.pointer_at("finish"), kind)
+                    row, first = job["ic"], code.at(at, 0 - job["ic"] * n, acc)
+                    code.call(finish, job.pointer_at("around"), row + i0, row + i1, first)
         if rounds is not None:
             with code.when(rounds):
+                code.call(self.parts.give, sums.get())
+        if apart is not None:
+            with code.when(apart):
                 code.call(self.parts.give, sums.get())
         with code.when(~prepacked):
             code.call(self.parts.give, own.get())
@@ -234,7 +264,18 @@ class Packed:
         in_rows = job["b_cs"].eq(1) & job["b_cols"].eq(0)
         several = (m > OWN_ROWS // tile.rows * tile.rows) | in_rows
         job["lazy"] = 0
+        never = Bool(code, ir.IntType(1)(0))
+        finished = job["finish"].ne(0) if self.parts.finishes else never
+        if self.parts.finishes:
+            # A task has whole rows, and all of k.
+            no, ko = finished.select(n.round_up(tile.cols), no), finished.select(k, ko)
+            several = several | finished
         own_rows, own_both, own_columns = self.own.sides(code, job, several, in_rows, no, ko)
+        if self.parts.finishes:
+            own_rows, own_both, own_columns = (
+                x & ~finished for x in (own_rows, own_both, own_columns)
+            )
+            job["lazy"] = finished.select(0, job["lazy"])
         shared = several & ~own_columns & ~own_both
         lazy = job["lazy"].ne(0)
         mo = lazy.select(equal_parts(m, 2 * BLOCK_ROWS, tile.rows), mo)
@@ -329,6 +370,14 @@ class Packed:
         aim = (work // (self.parts.threads(code) * several.select(32, 8))).max(MIN_TILE_WORK)
         per_column = row_panels * (tile.rows * tile.cols) * k
         col_panels = (aim // per_column).max(1).min(TILE_PANELS)
+        if self.parts.finishes:
+            whole = job["finish"].ne(0)
+            some = (code.i64(FINISHED) // (job["nl"] * tile.rows)).min(row_panels).max(1)
+            col_panels, row_panels = (
+                whole.select(b_panels, col_panels),
+                whole.select(some, row_panels),
+            )
+            row_tiles = a_panels.ceil_div(row_panels)
         job["mt"], job["nt"] = row_panels * tile.rows, col_panels * tile.cols
         job["row_tiles"] = row_tiles
         return row_tiles * b_panels.ceil_div(col_panels)

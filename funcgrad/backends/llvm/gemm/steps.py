@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from funcgrad.backends.llvm.gemm import functions, micro
 from funcgrad.backends.llvm.gemm.images import frames
 from funcgrad.backends.llvm.gemm.kernels import Micro
-from funcgrad.backends.llvm.gemm.words import CALL, FRAMED, axes_words, inner_words
+from funcgrad.backends.llvm.gemm.words import CALL, FINISH, FRAMED, axes_words, inner_words
 from funcgrad.backends.llvm.rewrites.tiles import one_phase, tiles_of
 from funcgrad.backends.program import GemmStep
 
@@ -18,7 +18,8 @@ from funcgrad.backends.program import GemmStep
 class ProductCall(NamedTuple):
     """A product's call.
 
-    places: of words that are addresses, by name: of a, b and c, and of `tables` of other words
+    places: of words that are addresses, by name: of a, b and c, of what finishes rows and of
+        `tables` of other words
     outer: batch axes, for each point of which there is one
     copier: what writes the framed operand with its zeros, for a way that needs it; else ""
     kernels: functions whose addresses are to be in these places, before the call
@@ -53,7 +54,7 @@ def product_call(s: GemmStep) -> ProductCall:
     return ProductCall(
         name,
         [words.get(name, 0) for name in names],
-        {name: names.index(name) for name in ("a", "b", "c", *tables)},
+        {name: names.index(name) for name in ("a", "b", "c", *FINISH[:2], *tables)},
         tables,
         called.batch[:-2],
         frames.name_of(s.dtype.itemsize) if copied else "",
@@ -135,6 +136,8 @@ def product_words(s: GemmStep) -> dict[str, int]:
     for x, batch, strides in zip("abc", steps, matrix, strict=True):
         words |= {f"{x}_b0": batch[0], f"{x}_b1": batch[1]}
         words |= {f"{x}_rs": strides[0], f"{x}_cs": strides[1]}
+    if s.finish is not None:
+        words |= {"finish": 1, "apart": int(s.apart)}
     if s.axes is None:
         return words
     # Windows of one element don't overlap.

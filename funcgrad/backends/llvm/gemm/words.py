@@ -23,6 +23,8 @@ CALL = (
     # 0, or the form of products of windows that `tiles` knows; and in which operand windows are
     # that overlap: 1 a, 2 b; 0 if there are none.
     "tiled", "windows",
+    # `FINISH`
+    "finish", "around", "apart",
 )  # fmt: skip
 # Each matrix axis as MAX_AXES axes, outermost first: their sizes, then their strides.
 MAX_AXES = 6
@@ -35,11 +37,16 @@ INNER = ("m_inner", "m_step", "n_inner", "n_step")
 # What is known of a frame before: 0, or 1 if it is a's, 2 if it is b's.
 FRAMED = "framed"
 SHARED = (*CALL, *TABLES, *INNER)
+# Of the packed way, for sums that something is made of row by row when they are whole: 0, or the
+# address of void(ptr around, i64 begin, i64 end, ptr c), which makes it of the rows [begin, end) of
+# sums at c, n apart; what it is called with; whether c is these rows' alone, and nowhere else.
+FINISH = ("finish", "around", "apart")
 PRODUCT = ("m", "n", "k", "a", "a_rs", "a_cs", "b", "b_rs", "b_cs", "c", "c_rs", "c_cs", "add")
 OUT = ("out", "out_rs", "out_cs", "out_add")
 JOB = (
     *PRODUCT,
     *TABLES,
+    *FINISH,
     # The block in hand of the packed way: offsets and sizes, packed operands, tiling.
     "jc", "ic", "ko", "nl", "ml", "kl", "pa", "pb", "pa_step", "pb_step",
     "a_parts", "mt", "nt", "row_tiles", "prepacked", "by_rows",
