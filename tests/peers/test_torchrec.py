@@ -28,7 +28,7 @@ def tables_of(rng):
 
 
 def as_theirs(features):
-    values, lengths = features.packed()
+    values, lengths = map(np.array, features.packed())
     return torchrec.KeyedJaggedTensor.from_lengths_sync(
         keys=list(features.keys), values=torch.from_numpy(values).long(),
         lengths=torch.from_numpy(lengths).int(),
@@ -97,7 +97,7 @@ def test_row_wise_adagrad(rng, weighted):
     for _ in range(5):
         features = batch(rng, weighted)
         tables, state = step(tables, state, features)
-        values, lengths = features.packed()
+        values, lengths = map(np.array, features.packed())
         offsets = torch.from_numpy(np.append(0, np.cumsum(lengths))).long()
         loads = None
         if weighted:
