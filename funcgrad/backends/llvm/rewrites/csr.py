@@ -154,4 +154,4 @@ def _all_ones(x: Atom, made: dict[Var, Eqn]) -> bool:
     """Whether a vector is the number 1, broadcast."""
     e = made.get(x) if type(x) is Var else None
     one = e.ins[0] if e is not None and e.prim is broadcast_p else x
-    return type(one) is Literal and one.value == 1
+    return type(one) is Literal and one.aval.ndim == 0 and one.value == 1
