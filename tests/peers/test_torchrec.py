@@ -72,11 +72,12 @@ def test_row_wise_adagrad(rng, weighted):
     """Rows and sums after five steps of FBGEMM's kernel, which updates as it goes backwards."""
     training = pytest.importorskip("fbgemm_gpu.split_table_batched_embeddings_ops_training")
     common = pytest.importorskip("fbgemm_gpu.split_table_batched_embeddings_ops_common")
+    configs = pytest.importorskip("fbgemm_gpu.split_embedding_configs")
     whole, place = tables_of(rng), common.EmbeddingLocation.HOST
     theirs = training.SplitTableBatchedEmbeddingBagsCodegen(
         [(n, DIM, place, training.ComputeDevice.CPU) for n in SIZES.values()],
         feature_table_map=[list(SIZES).index(SHARED.get(k, k)) for k in KEYS],
-        optimizer=training.EmbOptimType.EXACT_ROWWISE_ADAGRAD, learning_rate=0.1, eps=1e-6,
+        optimizer=configs.EmbOptimType.EXACT_ROWWISE_ADAGRAD, learning_rate=0.1, eps=1e-6,
         pooling_mode=common.PoolingMode.SUM,
     )  # fmt: skip
     for w, x in zip(theirs.split_embedding_weights(), whole.values(), strict=True):
