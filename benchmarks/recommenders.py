@@ -4,12 +4,15 @@
 
 26 tables of 64 columns are looked up in batches of 2048 bags of 1 to 20 ids, and trained by
 row-wise Adagrad; a DLRM of them is trained; the same batch on tables of 10⁴ to 10⁷ rows shows what
-a step's time depends on; and last, how much of a loader's time is hidden behind steps.
+a step's time depends on, beside a plain copy of the same rows; and last, how much of a loader's
+time is hidden behind steps. Where fbgemm-gpu-cpu is installed, its kernel looks rows up, too.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
+import importlib.util
 import itertools
 import os
 import time
@@ -26,8 +29,10 @@ from funcgrad import optim, random, recsys
 from funcgrad.recsys import models
 
 TABLES, DIM, BATCH, MOST, DENSE = 26, 64, 2048, 20, 13
+LOADER = 8  # batches that a loader makes for one
 NAMES = tuple(f"t{i:02}" for i in range(TABLES))
 Step, Clock = Callable[[], Any], Callable[[], float]
+_FBGEMM = "fbgemm_gpu.split_table_batched_embeddings_ops"
 
 
 def in_turn(turns: int, *runs: Step, clock: Clock = time.perf_counter) -> list[float]:
@@ -96,7 +101,8 @@ class TorchTables:
     def __init__(self, torch: Any, tables: dict, features: Any):
         self.torch, self.bags, self.ids = torch, [], []
         for k, x in features.features().items():
-            rows = torch.from_numpy(np.array(tables[k]))
+            # In memory as PyTorch takes it.
+            rows = torch.from_numpy(np.asarray(tables[k])).clone()
             bag = torch.nn.EmbeddingBag(*rows.shape, mode="sum", sparse=True, _weight=rows)
             lengths = np.asarray(x.lengths)
             offsets = torch.from_numpy(np.cumsum(lengths) - lengths).long()
@@ -113,6 +119,23 @@ class TorchTables:
         with self.torch.no_grad():
             for bag, (ids, _) in zip(self.bags, self.ids, strict=True):
                 self.torch.index_select(bag.weight, 0, ids)
+
+    def by_fbgemm(self) -> Step:
+        """Pooled rows of all features by one call of FBGEMM's kernel."""
+        training = importlib.import_module(f"{_FBGEMM}_training")
+        common = importlib.import_module(f"{_FBGEMM}_common")
+        shapes = [tuple(bag.weight.shape) for bag in self.bags]
+        device, place = training.ComputeDevice.CPU, common.EmbeddingLocation.HOST
+        kernel = training.SplitTableBatchedEmbeddingBagsCodegen(
+            [(*shape, place, device) for shape in shapes], pooling_mode=common.PoolingMode.SUM
+        )
+        for rows, bag in zip(kernel.split_embedding_weights(), self.bags, strict=True):
+            rows.data.copy_(bag.weight.data)
+        ids = self.torch.cat([ids for ids, _ in self.ids])
+        ends = np.cumsum([len(ids) for ids, _ in self.ids])
+        starts = [o + int(n) for (_, o), n in zip(self.ids, [0, *ends], strict=False)]
+        offsets = self.torch.cat([*starts, self.torch.tensor(ends[-1:])])
+        return partial(kernel, ids, offsets)
 
     def update(self) -> None:
         """Row-wise Adagrad."""
@@ -176,7 +199,17 @@ def against_torch(rows: int, timed: Timed) -> Iterator[str]:
 
     with torch.no_grad():
         a, b, c = timed(ours, theirs.look_up, theirs.copied)
-    yield f"pooled lookups, {rows} rows: {b / a:.2f} × PyTorch, {c / a:.2f} × a copy of the rows"
+    read = sum(x.capacity for x in features.features().values()) * DIM * 4
+    # A copy writes what it reads.
+    rate, copy = (read + TABLES * BATCH * DIM * 4) / a, 2 * read / c
+    yield (
+        f"pooled lookups, {rows} rows: {b / a:.2f} × PyTorch, {c / a:.2f} × a copy of the rows; "
+        f"{rate / copy:.0%} of its bytes a second"
+    )
+    if importlib.util.find_spec("fbgemm_gpu"):
+        with torch.no_grad():
+            a, b = timed(ours, theirs.by_fbgemm())
+        yield f"pooled lookups, {rows} rows: {b / a:.2f} × FBGEMM"
     weights = rng.standard_normal((BATCH, DIM), np.float32)
     trained = Trained(tables, features, partial(sum_of_bags, fnp.asarray(weights)))
     a, b = timed(trained, partial(theirs.step, torch.from_numpy(weights)))
@@ -196,20 +229,28 @@ def against_torch(rows: int, timed: Timed) -> Iterator[str]:
 
 
 def of_many_rows(timed: Timed, sizes: tuple[int, ...] = (10**4, 10**5, 10**6, 10**7)) -> str:
-    """One table's step, beside that of the smallest: memory's caches alone make a difference."""
-    rng, dim, runs = np.random.default_rng(0), 16, []
+    """One table's step, beside that of the smallest, and the same of a plain copy of its rows by
+    NumPy: memory's caches alone make a difference."""
+    rng, dim, runs, copies = np.random.default_rng(0), 16, [], []
     weights = fnp.asarray(rng.standard_normal((BATCH, dim), np.float32))
     for rows in sizes:
         features = batch_of(np.random.default_rng(1), rows, ("t",))
-        tables = {"t": fnp.zeros((rows, dim))}
+        tables = {"t": fnp.zeros((rows, dim)) + 1}
         runs.append(Trained(tables, features, partial(sum_of_bags, weights)))
-    times = timed(*runs)
-    parts = (f"{n:.0e}: {t / times[0]:.2f}" for n, t in zip(sizes, times, strict=True))
-    return f"step by rows, beside the first: {', '.join(parts)}"
+        ids, table = np.asarray(features.values), np.ones((rows, dim), np.float32)
+        copies.append(partial(np.take, table, ids, 0, np.empty((len(ids), dim), np.float32)))
+    times = timed(*runs, *copies)
+    n = len(sizes)
+    parts = (
+        f"{rows:.0e}: {t / times[0]:.2f} ({c / times[n]:.2f})"
+        for rows, t, c in zip(sizes, times[:n], times[n:], strict=True)
+    )
+    return f"step by rows (a copy of the same rows), beside the first: {', '.join(parts)}"
 
 
 def hidden(timed: Timed, rows: int = 100_000) -> str:
-    """How much of the time to make batches passes behind steps."""
+    """How much of the time to make batches passes behind steps, which leave it a processor."""
+    fg.set_num_threads(max(1, fg.num_threads() - 1))
     rng = np.random.default_rng(0)
     names = NAMES[:8]
     weights = fnp.asarray(rng.standard_normal((BATCH, DIM), np.float32))
@@ -219,7 +260,8 @@ def hidden(timed: Timed, rows: int = 100_000) -> str:
     )  # fmt: skip
 
     def make() -> Any:
-        return batch_of(np.random.default_rng(1), rows, names)
+        # As long as a loader that reads and decodes: most of a step.
+        return [batch_of(np.random.default_rng(i), rows, names) for i in range(LOADER)][1]
 
     def one_after_the_other() -> None:
         trained.features = make()

@@ -1,7 +1,8 @@
 """The product of a sparse matrix, whose entries lie row by row, with a dense one.
 
 Row i has the entries starts[i] … ends[i] - 1: their values are in `data`, their columns in
-`indices`. Both its derivatives are made of other ops: with respect to the values it is the dense
+`indices`. An entry whose column there is not is none, or, where such ones are `missing`, its row
+becomes NaN. Both its derivatives are made of other ops: with respect to the values it is the dense
 product at these places alone, with respect to the dense matrix the transposed product, a scatter.
 """
 
@@ -13,7 +14,7 @@ from funcgrad import dtypes
 from funcgrad.core.aval import ShapedArray, Zero
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.trace import aval_of
-from funcgrad.errors import DTypeError, ShapeError
+from funcgrad.errors import ArgumentError, DTypeError, ShapeError
 from funcgrad.ops.base import (
     batch_front,
     broadcast_p,
@@ -38,11 +39,12 @@ _ROWS_AT = GatherDimensionNumbers((1,), (0,), (0,))
 _ROWS_TO = ScatterDimensionNumbers((1,), (0,), (0,))
 _ELEMENTS_AT = GatherDimensionNumbers((), (0,), (0,))
 _ELEMENTS_TO = ScatterDimensionNumbers((), (0,), (0,))
+DROP, NAN = "drop", "nan"  # what becomes of entries whose columns aren't there
 
 # ---- meaning
 
 
-def _abstract(data, indices, starts, ends, dense):
+def _abstract(data, indices, starts, ends, dense, *, missing=DROP):
     fits = data.ndim == 1 and indices.shape == data.shape and dense.ndim == 2
     if not fits or starts.ndim != 1 or ends.shape != starts.shape:
         raise ShapeError(
@@ -57,6 +59,11 @@ def _abstract(data, indices, starts, ends, dense):
             "csr_matmul: data and the dense matrix must be numbers of one dtype, or the dense ones "
             f"narrower than floats of data, got {data} and {dense}; convert with .astype(...)"
         )
+    if missing not in (DROP, NAN) or (missing == NAN and not dtypes.is_float(data.dtype)):
+        raise ArgumentError(
+            f'csr_matmul: missing must be "{DROP}", or of floats "{NAN}", got {missing!r} '
+            f"and {data}"
+        )
     return ShapedArray((starts.shape[0], dense.shape[1]), data.dtype)
 
 
@@ -66,7 +73,7 @@ def _narrower(dense, data) -> bool:
     return both and (dtypes.is_float(dense.dtype) or dtypes.is_integer(dense.dtype))
 
 
-def _impl(xp, data, indices, starts, ends, dense):
+def _impl(xp, data, indices, starts, ends, dense, *, missing=DROP):
     m, nse, dtype = starts.shape[0], data.shape[0], data.dtype
     first = xp.clip(starts, 0, nse).astype(np.int64)
     counts = xp.maximum(xp.clip(ends, 0, nse).astype(np.int64) - first, 0)
@@ -74,6 +81,7 @@ def _impl(xp, data, indices, starts, ends, dense):
     at = xp.arange(rows.shape[0]) + xp.repeat(first - (xp.cumsum(counts) - counts), counts)
     columns = indices[at]
     inside = (columns >= 0) & (columns < dense.shape[0])
+    lost = rows[~inside] if missing == NAN else rows[:0]
     rows, at, columns = rows[inside], at[inside], columns[inside]
     n = dense.shape[1]
     wide = np.dtype(np.float32) if dtypes.is_float(dtype) and dtype.itemsize < 4 else dtype
@@ -82,10 +90,13 @@ def _impl(xp, data, indices, starts, ends, dense):
     if xp is np and rows.size:
         begun = np.flatnonzero(np.diff(rows, prepend=-1))  # rows ascend
         out[rows[begun]] = np.add.reduceat(terms, begun, axis=0, dtype=wide)
-        return out.astype(dtype, copy=False)
-    places = rows[:, None] * n + xp.arange(n)
-    add_up = accumulate(lambda xp: xp.add)
-    return add_up(xp, out.ravel(), places.ravel(), terms.ravel()).reshape(m, n).astype(dtype)
+    elif rows.size:
+        places = rows[:, None] * n + xp.arange(n)
+        add_up = accumulate(lambda xp: xp.add)
+        out = add_up(xp, out.ravel(), places.ravel(), terms.ravel()).reshape(m, n)
+    if lost.size:
+        out[lost] = np.nan
+    return out.astype(dtype, copy=False)
 
 
 # ---- of other ops
@@ -118,11 +129,13 @@ def _column(x):
     return reshape(x, (aval_of(x).shape[0], 1))
 
 
-def _lines(x, rows):
-    """Rows of a matrix, zeros where there is none."""
+def _lines(x, rows, missing=DROP):
+    """Rows of a matrix, zeros where there is none, or NaN."""
+    value = np.nan if missing == NAN else 0
     if not aval_of(x).shape[0]:
-        return full((aval_of(rows).shape[0], aval_of(x).shape[1]), 0, aval_of(x).dtype)
-    return gather(x, _column(rows), _ROWS_AT, (1, aval_of(x).shape[1]), mode="fill", fill_value=0)
+        return full((aval_of(rows).shape[0], aval_of(x).shape[1]), value, aval_of(x).dtype)
+    width = aval_of(x).shape[1]
+    return gather(x, _column(rows), _ROWS_AT, (1, width), mode="fill", fill_value=value)
 
 
 def _each(x, columns):
@@ -139,20 +152,20 @@ def _added(values, rows, count):
     return scatter_add(start, _column(rows), values, _ROWS_TO, mode="drop")
 
 
-def _formula(data, indices, starts, ends, dense):
+def _formula(data, indices, starts, ends, dense, *, missing=DROP):
     rows, dtype = rows_of(starts, ends, aval_of(data).shape[0]), aval_of(data).dtype
     wide = np.float32 if dtypes.is_float(dtype) and dtype.itemsize < 4 else dtype
     data, dense = (convert_element_type(x, wide) for x in (data, dense))
-    values = mul(_each(data, aval_of(dense).shape[1]), _lines(dense, indices))
+    values = mul(_each(data, aval_of(dense).shape[1]), _lines(dense, indices, missing))
     return convert_element_type(_added(values, rows, aval_of(starts).shape[0]), dtype)
 
 
 # ---- rules
 
 
-def _jvp(primals, tangents):
+def _jvp(primals, tangents, *, missing=DROP):
     data, *places, dense = primals
-    out = csr_matmul_p.bind(data, *places, dense)
+    out = csr_matmul_p.bind(data, *places, dense, missing=missing)
     terms = []
     if type(tangents[0]) is not Zero:
         terms.append(csr_matmul_p.bind(tangents[0], *places, dense))
@@ -163,7 +176,7 @@ def _jvp(primals, tangents):
     return out, terms[0] if len(terms) == 1 else add(*terms)
 
 
-def _transpose(ct, data, indices, starts, ends, dense):
+def _transpose(ct, data, indices, starts, ends, dense, *, missing=DROP):
     rows = rows_of(starts, ends, aval_of(indices).shape[0])
     lines = _lines(ct, rows)
     if is_linear(data):
@@ -176,13 +189,13 @@ def _transpose(ct, data, indices, starts, ends, dense):
     return [None, None, None, None, convert_element_type(total, dense.aval.dtype)]
 
 
-def _batch(axis, args, dims):
+def _batch(axis, args, dims, **params):
     """Dense matrices that vary lie beside each other, sparse ones below each other."""
     data, indices, starts, ends, dense = args
     k, n = (s for i, s in enumerate(aval_of(dense).shape) if i != dims[4])
     if all(d is None for d in dims[:4]):
         wide = reshape(move_axis(dense, dims[4], 1), (k, axis.size * n))
-        out = csr_matmul_p.bind(data, indices, starts, ends, wide)
+        out = csr_matmul_p.bind(data, indices, starts, ends, wide, **params)
         return reshape(out, (aval_of(out).shape[0], axis.size, n)), 1
     parts = [batch_front(x, d, axis.size) for x, d in zip(args[:4], dims, strict=False)]
     data, indices, starts, ends = parts
@@ -192,7 +205,7 @@ def _batch(axis, args, dims):
         dense = reshape(batch_front(dense, dims[4], axis.size), (axis.size * k, n))
         indices = _below(indices, k - 1, k, axis.size * k)
     flat = (reshape(x, (-1,)) for x in (data, indices, starts, ends))
-    return reshape(csr_matmul_p.bind(*flat, dense), (axis.size, m, n)), 0
+    return reshape(csr_matmul_p.bind(*flat, dense, **params), (axis.size, m, n)), 0
 
 
 def _clamped(x, most):
@@ -215,8 +228,8 @@ def _below(x, most, step, outside):
 
 
 # data (nse,), indices (nse,), starts (m,), ends (m,), dense (k, n) → (m, n). Entries whose columns
-# lie outside 0 … k - 1 are none. Narrow floats are summed in float32; a dense matrix may be of
-# narrower numbers than data.
+# lie outside 0 … k - 1 are none or, with missing=NAN, make their row NaN, which derivatives pass
+# over. Narrow floats are summed in float32; a dense matrix may be of narrower numbers than data.
 csr_matmul_p: Primitive = Primitive(
     name="csr_matmul",
     abstract=_abstract,
@@ -224,7 +237,7 @@ csr_matmul_p: Primitive = Primitive(
     jvp=_jvp,
     transpose=_transpose,
     batch=_batch,
-    dims=lambda data, indices, starts, ends, dense: "e!, e!, m, m, k! n -> m n",
+    dims=lambda data, indices, starts, ends, dense, **params: "e!, e!, m, m, k! n -> m n",
     formula=_formula,
     passes=2,
 )

@@ -16,17 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from funcgrad import dtypes
 from funcgrad.errors import ArgumentError
 from funcgrad.recsys.layouts import KINDS, OF_NODES, TableSharding
-from funcgrad.recsys.tables import QuantizedTable
+from funcgrad.recsys.tables import BITS, QuantizedTable, row_bytes
 
 # What an optimizer keeps for each number of a table; of row-wise ones, for each row.
 OPTIMIZERS = {"sgd": 0.0, "adagrad": 1.0, "rowwise_adagrad": None, "lazy_adam": 2.0, "lamb": 2.0}
 # How a table is trained: by the rows that were read; by gradients of its shape; or by those rows in
 # a cache of a part of them, with all rows in a file.
 KERNELS = ("fused", "dense", "cached")
-BITS = {"int8": 8, "int4": 4}  # of elements of rows that have a scale
 ID_BYTES = 4  # of an id, and of how many a bag has
 LINE = 64  # bytes of a cache's line, which memory gives at once
 
@@ -194,7 +192,7 @@ def _option(kind: str, columns: int, table: TableStats, job: Job, kernel: str) -
     width = table.dim / columns
     bags = job.batch * (1 if exchange == "whole" else job.devices)
     ids = bags * table.pooling / among
-    row, trained = _row_bytes(table, width), table.dtype not in BITS
+    row, trained = row_bytes(table.dtype, width), table.dtype not in BITS
     state = _state(job.optimizer, width) * 4 * trained
     read = ids * max(row, LINE)
     out = bags * width * 4
@@ -218,13 +216,6 @@ def _option(kind: str, columns: int, table: TableStats, job: Job, kernel: str) -
     unit = {"whole": "all", "row": "all", "table": "device", "node": "node"}[exchange]
     taken = kept + 2 * out + arriving
     return Option(kind, columns, unit, kind == "table_column_wise", seconds, taken, kernel)
-
-
-def _row_bytes(table: TableStats, width: float) -> float:
-    """Of a row of so many columns, and its scale if it has one."""
-    if table.dtype in BITS:
-        return width * BITS[table.dtype] / 8 + 4
-    return width * np.dtype(dtypes.canonical(table.dtype)).itemsize
 
 
 def _hits(table: TableStats) -> float:

@@ -19,7 +19,7 @@ import numpy as np
 from funcgrad import dtypes
 from funcgrad.core.sharding import AbstractMesh, Mesh
 from funcgrad.errors import ArgumentError, ShardingError
-from funcgrad.recsys.tables import QuantizedTable
+from funcgrad.recsys.tables import BITS, QuantizedTable, row_bytes
 
 KINDS = {
     "data_parallel": "whole", "table_wise": "table", "column_wise": "table",
@@ -134,7 +134,8 @@ class Shard(NamedTuple):
 
 
 class Pool(NamedTuple):
-    """Shards of one width that are exchanged alike. rows: of the block that each device has."""
+    """Shards of one width that are exchanged alike. dtype: its name, "int8" or "int4" for a
+    QuantizedTable; rows: of the block that each device has."""
 
     exchange: str
     width: int
@@ -257,11 +258,10 @@ class Layout:
         """(table, bytes) of what a device has, whole tables first."""
         for name, s in self.tables:
             if s.sharding.kind == "data_parallel":
-                yield name, s.rows * s.dim * np.dtype(s.dtype).itemsize
+                yield name, s.rows * row_bytes(s.dtype, s.dim)
         for _, pool in self.pools:
             for shard, rows, _ in self.pieces(pool, device):
-                size = pool.width * np.dtype(pool.dtype).itemsize
-                yield shard.table, (rows.stop - rows.start) * size
+                yield shard.table, (rows.stop - rows.start) * row_bytes(pool.dtype, pool.width)
 
 
 def layout(
@@ -282,9 +282,9 @@ def layout(
     and their cotangents have on their way between devices: "bfloat16", "float16", or one of 8 bits,
     "float8_e4m3fn" or "float8_e5m2"; None: their own.
 
-    tables: arrays, or shapes (rows, dim), by name; shardings: by name, or one for all. Where a
-    sharding doesn't say on which device, it is the one with the fewest bytes so far, large tables
-    first. Raises ShardingError with the table's name for a sharding that doesn't fit.
+    tables: arrays, QuantizedTables, or shapes (rows, dim), by name; shardings: by name, or one for
+    all. Where a sharding doesn't say on which device, it is the one with the fewest bytes so far,
+    large tables first. Raises ShardingError with the table's name for a sharding that doesn't fit.
 
     >>> from funcgrad import recsys
     >>> mesh = fg.make_mesh((2, 2), ("node", "device"))
@@ -328,8 +328,6 @@ def _without(mesh: Mesh, replica: str) -> Mesh:
 
 def _spec(name: str, table: Any, sharding: TableSharding, mesh: Mesh) -> Spec:
     """What is known of a table; its sharding is checked."""
-    if isinstance(table, QuantizedTable):
-        raise ShardingError(few_bits("recsys.layout", name, table))
     shape = tuple(getattr(table, "shape", table))
     if len(shape) != 2 or not all(isinstance(n, int) and n > 0 for n in shape):
         raise ShardingError(f"recsys.layout: table {name!r} must be (rows, dim), got {shape}")
@@ -355,21 +353,33 @@ def _spec(name: str, table: Any, sharding: TableSharding, mesh: Mesh) -> Spec:
         raise ShardingError(
             f"recsys.layout: table {name!r}: devices {sharding.places} are not of one node"
         )
-    if not 1 <= sharding.columns <= shape[1]:
+    dtype = dtype_of(table)
+    if not 1 <= sharding.columns <= -(-shape[1] // _together(dtype)):
+        bits = f" of {BITS[dtype]} bits" if dtype in BITS else ""
         raise ShardingError(
-            f"recsys.layout: table {name!r} has {shape[1]} columns, which can't be cut into "
+            f"recsys.layout: table {name!r} has {shape[1]} columns{bits}, which can't be cut into "
             f"{sharding.columns} blocks"
         )
-    dtype = dtypes.canonical(getattr(table, "dtype", "float32"))
-    return Spec(*shape, dtype.name, sharding)
+    return Spec(*shape, dtype, sharding)
 
 
-def few_bits(what: str, name: str, table: QuantizedTable) -> str:
-    """What is said where a table can't be cut for its bits."""
-    return (
-        f"{what}: table {name!r} is a QuantizedTable of {table.bits} bits, which can't be cut over "
-        "devices; give the floats that it came from"
-    )
+def dtype_of(table: Any) -> str:
+    """The name of a table's dtype; "int8" or "int4" for a QuantizedTable."""
+    if isinstance(table, QuantizedTable):
+        return f"int{table.bits}"
+    return dtypes.canonical(getattr(table, "dtype", "float32")).name
+
+
+def _together(dtype: str) -> int:
+    """How many columns share a byte, and stay together."""
+    return 8 // BITS.get(dtype, 8)
+
+
+def _edges(spec: Spec) -> list[int]:
+    """Where blocks of columns begin, and the last one ends."""
+    unit, blocks = _together(spec.dtype), spec.sharding.columns
+    whole = -(-spec.dim // unit)
+    return [min(whole * i // blocks * unit, spec.dim) for i in range(blocks + 1)]
 
 
 def _placed(name: str, spec: Spec, mesh: Mesh, loads: list[int]) -> Spec:
@@ -377,7 +387,7 @@ def _placed(name: str, spec: Spec, mesh: Mesh, loads: list[int]) -> Spec:
     kind, places = spec.sharding.kind, spec.sharding.places
     local = mesh.axis_sizes[-1]
     nodes = [range(i, i + local) for i in range(0, mesh.size, local)]
-    size = spec.rows * spec.dim * np.dtype(spec.dtype).itemsize
+    size = spec.rows * row_bytes(spec.dtype, spec.dim)
     if kind in ("data_parallel", "row_wise"):
         for d in range(mesh.size):
             loads[d] += size if kind == "data_parallel" else size // mesh.size
@@ -415,8 +425,7 @@ def _pools(specs: Mapping[str, Spec], mesh: Mesh) -> tuple[tuple[str, Pool], ...
             continue
         among = {"table": 1, "row": mesh.size, "node": mesh.axis_sizes[-1]}[exchange]
         block = math.ceil(spec.rows / among)
-        edges = [spec.dim * i // spec.sharding.columns for i in range(spec.sharding.columns + 1)]
-        places = spec.sharding.places or (-1,)
+        edges, places = _edges(spec), spec.sharding.places or (-1,)
         for place, a, b in zip(places, edges, edges[1:], strict=False):
             key = (exchange, b - a, spec.dtype)
             height = heights.setdefault(key, {})

@@ -16,7 +16,7 @@ from funcgrad.core import context
 from funcgrad.core.aval import ShapeDtypeStruct
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import ArgumentError, DifferentiationError
-from funcgrad.ops.csr import csr_matmul_p
+from funcgrad.ops.csr import NAN, csr_matmul_p
 from funcgrad.ops.csr import rows_of as bags_of
 from funcgrad.recsys.rows import IndexedRows, Lines
 from funcgrad.recsys.tables import QuantizedTable, as_table, from_zero, read_rows
@@ -107,13 +107,10 @@ def pooled(
         rows = array.values
         if array.bits < 8:
             # Unpacked rows of a batch are few; those of a table would be copied.
-            at = fnp.arange(ids.shape[0], dtype="int32")
+            there = (ids >= 0) & (ids < array.shape[0])
+            at = fnp.where(there, fnp.arange(ids.shape[0], dtype="int32"), -1)
             rows = array.codes(from_zero(ids, array.shape[0]))
-    out = csr_matmul_p.bind(data, at, starts, ends, rows)
-    bad = fnp.cumsum((ids < 0) | (ids >= array.shape[0]), dtype="int32")
-    before = fnp.concatenate([fnp.zeros(1, "int32"), bad])
-    missing = before.at[ends].get(mode="clip") > before.at[starts].get(mode="clip")
-    out = fnp.where(missing[:, None], fnp.asarray(fnp.nan, out.dtype), out)
+    out = csr_matmul_p.bind(data, at, starts, ends, rows, missing=NAN)
     if isinstance(table, Tapped):
         bags = bags_of(starts, ends, ids.shape[0])
         return table.recorded(out, ids, bags, factors, axes, scale)

@@ -19,8 +19,8 @@ from funcgrad.errors import ArgumentError, ShardingError
 from funcgrad.parallel.arrays import make_array_from_callback, reshard
 from funcgrad.recsys.jagged import capacity_of
 from funcgrad.recsys.keyed import KeyedJaggedTensor
-from funcgrad.recsys.layouts import Layout, Pool, Shard, few_bits
-from funcgrad.recsys.tables import QuantizedTable
+from funcgrad.recsys.layouts import Layout, Pool, Shard, dtype_of
+from funcgrad.recsys.tables import BITS, QuantizedTable
 
 
 @tree.register_pytree_node_class
@@ -73,15 +73,19 @@ def shard_tables(tables: Mapping[str, Any], layout: Layout) -> ShardedTables:
     """
     for name, spec in layout.tables:
         table = tables.get(name)
-        if isinstance(table, QuantizedTable):
-            raise ShardingError(few_bits("recsys.shard_tables", name, table))
         shape = getattr(table, "shape", None)
         if shape != (spec.rows, spec.dim):
             raise ShardingError(
                 f"recsys.shard_tables: the layout has a table {name!r} of {(spec.rows, spec.dim)}, "
                 f"got {shape}"
             )
-    return _sharded({k: np.asarray(tables[k]) for k, _ in layout.tables}, layout)
+        few = isinstance(table, QuantizedTable) or spec.dtype in BITS
+        if few and dtype_of(table) != spec.dtype:
+            raise ShardingError(
+                f"recsys.shard_tables: the layout has a table {name!r} of {spec.dtype}, got one of "
+                f"{dtype_of(table)}"
+            )
+    return _sharded({k: tree.map(np.asarray, tables[k]) for k, _ in layout.tables}, layout)
 
 
 def reshard_tables(x: Any, layout: Layout) -> Any:
@@ -104,7 +108,7 @@ def reshard_tables(x: Any, layout: Layout) -> Any:
     def moved(x: Any) -> Any:
         if not isinstance(x, ShardedTables):
             return put(x, layout.world)
-        sums = any(a.ndim == 1 for a in tree.leaves(x))
+        sums = any(len(a.shape) == 1 for a in tree.leaves(x, is_leaf=_few_bits))
         for name, spec in x.layout.tables if sums else ():
             before, now = spec.sharding, layout.spec(name).sharding
             if before.columns != now.columns:
@@ -115,6 +119,10 @@ def reshard_tables(x: Any, layout: Layout) -> Any:
         return _sharded(gather_tables(x), layout, sums)
 
     return tree.map(moved, x, is_leaf=lambda x: isinstance(x, ShardedTables))
+
+
+def _few_bits(x: Any) -> bool:
+    return isinstance(x, QuantizedTable)
 
 
 def begin_rows(x: Any, table: str, rows: Any, value: Any = 0) -> Any:
@@ -144,6 +152,10 @@ def begin_rows(x: Any, table: str, rows: Any, value: Any = 0) -> Any:
         if not isinstance(x, ShardedTables):
             return x
         spec, pools, whole = x.layout.spec(table), dict(x.pools), dict(x.whole)
+        if spec.dtype in BITS:
+            raise ArgumentError(
+                f"recsys.begin_rows: table {table!r} is of {spec.dtype}, which isn't trained"
+            )
         if spec.sharding.kind == "data_parallel":
             whole[table] = whole[table].at[rows].set(value, mode="drop")
         for name, pool in x.layout.pools:
@@ -169,41 +181,52 @@ def _part(layout: Layout, pool: Pool, shard: Shard) -> tuple[Any, Any]:
     return device % local, device // local == shard.place
 
 
-def _sharded(arrays: Mapping[str, np.ndarray], layout: Layout, sums: bool = False) -> ShardedTables:
+def _sharded(arrays: Mapping[str, Any], layout: Layout, sums: bool = False) -> ShardedTables:
     """Whole tables, cut. sums: they are numbers of rows instead, (rows,), or (rows, blocks) where
     there is one for each block of columns."""
-    cut = NamedSharding(layout.world, P(layout.world.axis_names))
 
-    def part(shard: Shard) -> np.ndarray:
-        array = arrays[shard.table]
+    def part(shard: Shard) -> Any:
+        table = arrays[shard.table]
+        if isinstance(table, QuantizedTable):
+            return table.columns(shard.column, shard.width)
         if not sums:
-            return array[:, shard.column : shard.column + shard.width]
+            return table[:, shard.column : shard.column + shard.width]
         spec = layout.spec(shard.table)
         columns = [spec.dim * i // spec.sharding.columns for i in range(spec.sharding.columns)]
-        return array if array.ndim == 1 else array[:, columns.index(shard.column)]
+        return table if table.ndim == 1 else table[:, columns.index(shard.column)]
 
-    def block(pool: Pool, like: np.ndarray, index: tuple[slice, ...]) -> np.ndarray:
-        found = np.zeros((pool.rows, *like.shape[1:]), like.dtype)
-        device = layout.member((index[0].start or 0) // pool.rows)
-        for shard, rows, at in layout.pieces(pool, device):
-            found[at] = part(shard)[rows]
-        return found
-
-    pools = {}
-    for name, pool in layout.pools:
-        like = part(pool.shards[0])
-        shape = (pool.rows * layout.world.size, *like.shape[1:])
-        pools[name] = make_array_from_callback(shape, cut, partial(block, pool, like))
+    pools = {
+        name: tree.map(partial(_pooled, layout, pool), *map(part, pool.shards))
+        for name, pool in layout.pools
+    }
     replicas = NamedSharding(layout.world, P())
     whole = {
-        name: make_array_from_callback(arrays[name].shape, replicas, arrays[name].__getitem__)
+        name: tree.map(
+            lambda x: make_array_from_callback(x.shape, replicas, x.__getitem__), arrays[name]
+        )
         for name, spec in layout.tables
         if spec.sharding.kind == "data_parallel"
     }
     return ShardedTables(pools, whole, layout)
 
 
-def gather_tables(tables: ShardedTables) -> dict[str, np.ndarray]:
+def _pooled(layout: Layout, pool: Pool, *parts: np.ndarray) -> Any:
+    """The blocks of all devices, of what each shard of a pool has."""
+    like, numbers = parts[0], {shard: i for i, shard in enumerate(pool.shards)}
+
+    def block(index: tuple[slice, ...]) -> np.ndarray:
+        found = np.zeros((pool.rows, *like.shape[1:]), like.dtype)
+        device = layout.member((index[0].start or 0) // pool.rows)
+        for shard, rows, at in layout.pieces(pool, device):
+            found[at] = parts[numbers[shard]][rows]
+        return found
+
+    shape = (pool.rows * layout.world.size, *like.shape[1:])
+    cut = NamedSharding(layout.world, P(layout.world.axis_names))
+    return make_array_from_callback(shape, cut, block)
+
+
+def gather_tables(tables: ShardedTables) -> dict[str, Any]:
     """Whole tables by name, on the host; of arrays (rows,) of optimizers' states, too. Of replicas
     it is the last one.
 
@@ -219,22 +242,43 @@ def gather_tables(tables: ShardedTables) -> dict[str, np.ndarray]:
     """
     layout = tables.layout
     everywhere = NamedSharding(layout.world, P())
-    found = {k: np.asarray(reshard(x, everywhere)) for k, x in tables.whole.items()}
-    columns: dict[str, dict[int, np.ndarray]] = {}
+
+    def here(x: Any) -> Any:
+        return tree.map(lambda a: np.asarray(reshard(a, everywhere)), x)
+
+    found = {k: here(x) for k, x in tables.whole.items()}
+    columns: dict[str, dict[int, Any]] = {}
     for name, pool in layout.pools:
-        array = np.asarray(reshard(tables.pools[name], everywhere))
-        for device in range(layout.world.size):
-            block = array[device * pool.rows : (device + 1) * pool.rows]
-            for shard, rows, at in layout.pieces(pool, layout.member(device)):
-                parts = columns.setdefault(shard.table, {})
-                if shard.column not in parts:
-                    parts[shard.column] = np.zeros((shard.rows, *array.shape[1:]), array.dtype)
-                parts[shard.column][rows] = block[at]
+        whole = here(tables.pools[name])
+        for shard in pool.shards:
+            part = tree.map(partial(_unpooled, layout, pool, shard), whole)
+            columns.setdefault(shard.table, {})[shard.column] = part
     for name, parts in columns.items():
-        blocks = [parts[c] for c in sorted(parts)]
-        join = np.concatenate if blocks[0].ndim == 2 else np.stack
-        found[name] = blocks[0] if len(blocks) == 1 else join(blocks, 1)
+        found[name] = _side_by_side([parts[c] for c in sorted(parts)])
     return {k: found[k] for k, _ in layout.tables}
+
+
+def _unpooled(layout: Layout, pool: Pool, wanted: Shard, array: np.ndarray) -> np.ndarray:
+    """The rows of a shard, of the blocks of all devices."""
+    found = np.zeros((wanted.rows, *array.shape[1:]), array.dtype)
+    for device in range(layout.world.size):
+        block = array[device * pool.rows : (device + 1) * pool.rows]
+        for shard, rows, at in layout.pieces(pool, layout.member(device)):
+            if shard is wanted:
+                found[rows] = block[at]
+    return found
+
+
+def _side_by_side(blocks: list) -> Any:
+    """A table of its blocks of columns, or a column for each where they are numbers of rows."""
+    first = blocks[0]
+    if len(blocks) == 1:
+        return first
+    if isinstance(first, QuantizedTable):
+        values = np.concatenate([b.values for b in blocks], axis=1)
+        static = first.bits, sum(b.dim for b in blocks)
+        return QuantizedTable.tree_unflatten(static, (values, first.scales))
+    return np.concatenate(blocks, 1) if first.ndim == 2 else np.stack(blocks, 1)
 
 
 def partition_specs(x: Any) -> Any:
@@ -349,7 +393,10 @@ def average_replicas(x: Any, step: Any = 0, every: int = 1) -> Any:
         if not isinstance(x, ShardedTables) or x.layout.replica is None:
             return x
         axis = x.layout.replica
-        pools = {k: lax.pvary(lax.pmean(v, axis), axis) for k, v in x.pools.items()}
+        pools = {
+            k: v if _few_bits(v) else lax.pvary(lax.pmean(v, axis), axis)
+            for k, v in x.pools.items()
+        }
         return ShardedTables(pools, x.whole, x.layout)
 
     def averaged(x: Any) -> Any:

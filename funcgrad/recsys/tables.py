@@ -17,6 +17,19 @@ from funcgrad.errors import ArgumentError, DTypeError, OutOfBoundsError, ShapeEr
 from funcgrad.ops.indexing.plan import known
 from funcgrad.quantization.formats import pack, unpack
 
+BITS = {"int8": 8, "int4": 4}  # of an element, by the name of such a table's dtype
+
+
+def row_bytes(dtype: str, width: float) -> float:
+    """The bytes of a row, with its scale where it has one; dtype: a name, of floats or of `BITS`.
+
+    >>> row_bytes("bfloat16", 5), row_bytes("int4", 5)
+    (10, 7)
+    """
+    if dtype in BITS:
+        return -(-width * BITS[dtype] // 8) + 4
+    return width * dtypes.canonical(dtype).itemsize
+
 
 @tree.register_pytree_node_class
 class QuantizedTable:
@@ -78,6 +91,12 @@ class QuantizedTable:
         new.bits, new.dim = static
         new.values, new.scales = children
         return new
+
+    def columns(self, first: int, width: int) -> QuantizedTable:
+        """Some of its columns; with 4 bits the first is even, as two of them share a byte."""
+        bytes_of = slice(first * self.bits // 8, -(-(first + width) * self.bits // 8))
+        parts = self.values[:, bytes_of], self.scales
+        return QuantizedTable.tree_unflatten((self.bits, width), parts)
 
     def codes(self, ids: Any) -> Any:
         """(n, dim) int8: the integers of (n,) rows, 0 where there is no such row."""

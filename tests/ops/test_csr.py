@@ -5,8 +5,8 @@ import pytest
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
-from funcgrad.errors import DTypeError, ShapeError
-from funcgrad.ops.csr import csr_matmul_p, rows_of
+from funcgrad.errors import ArgumentError, DTypeError, ShapeError
+from funcgrad.ops.csr import NAN, csr_matmul_p, rows_of
 
 
 def operands(rng, rows, columns, width, dtype="float32"):
@@ -100,3 +100,51 @@ def test_rows_of_many_entries_with_some_outside(rng):
     np.testing.assert_allclose(
         fg.jit(csr_matmul_p.bind)(*few), csr_matmul_p.bind(*few), rtol=1e-5, atol=1e-6
     )
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_rows_with_missing_columns_are_nan(width, rng):
+    data, *places, dense = operands(rng, 60, 9, width)
+    f = lambda data, dense: csr_matmul_p.bind(data, *places, dense, missing=NAN)
+    kept = np.asarray(csr_matmul_p.bind(data, *places, dense))
+    indices, starts, ends = map(np.asarray, places)
+    lost = [
+        ((indices[a:b] < 0) | (indices[a:b] > 8)).any() for a, b in zip(starts, ends, strict=True)
+    ]
+    assert 0 < sum(lost) < len(lost)
+    want = np.where(np.array(lost)[:, None], np.nan, kept)
+    several = fg.vmap(f, in_axes=(0, None))(fnp.stack([data, data]), dense)
+    formula = csr_matmul_p.formula(data, *places, dense, missing=NAN)
+    for out in (f(data, dense), fg.jit(f)(data, dense), several[1], formula):
+        np.testing.assert_allclose(out, want, rtol=1e-4, atol=1e-5)
+    # Derivatives pass over what is missing.
+    loss = lambda missing: lambda x: fnp.sum(csr_matmul_p.bind(data, *places, x, **missing))
+    for grad in (fg.grad, lambda f: fg.jit(fg.grad(f))):
+        both = [grad(loss(missing))(dense) for missing in ({"missing": NAN}, {})]
+        np.testing.assert_allclose(*both, rtol=1e-5)
+    with pytest.raises(ArgumentError, match='missing must be "drop", or of floats "nan"'):
+        csr_matmul_p.bind(data, *places, dense, missing="zero")
+
+
+def test_products_that_do_not_need_each_other_are_one_step(rng):
+    """Of other sizes, dtypes and factors, with indices that lie in one array; what needs one of
+    them comes after."""
+    indices = fnp.array(rng.integers(-1, 10, 90), "int32")
+    ends = fnp.array(np.cumsum(rng.integers(0, 5, 17)), "int32")
+    starts = fnp.concatenate([fnp.zeros(1, "int32"), ends[:-1]])
+    narrow = fnp.array(rng.normal(size=(9, 7)), "bfloat16")
+    codes = fnp.array(rng.integers(-9, 9, (6, 21)), "int8")
+    wide = fnp.array(rng.normal(size=(10, 130)), "float32")
+    data = fnp.array(rng.normal(size=40), "float32")
+
+    def f(indices, data, wide):
+        a = csr_matmul_p.bind(fnp.ones(30), indices[:30], starts, ends, narrow, missing=NAN)
+        b = csr_matmul_p.bind(data, indices[50:], starts, ends, codes)
+        c = csr_matmul_p.bind(fnp.ones(20), indices[30:50], starts, ends, wide + 1)
+        return a, b, c, csr_matmul_p.bind(data, indices[50:], starts, ends, c)
+
+    got, want = fg.jit(f)(indices, data, wide), f(indices, data, wide)
+    for x, y in zip(got, want, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4)
+    text = fg.jit(f).lower(indices, data, wide).as_text("loops")
+    assert text.count("host csr_matmuls") == 2

@@ -1,5 +1,7 @@
 """Lookups against Python loops, of every kind of rows, and ids that are none."""
 
+import functools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -44,6 +46,47 @@ def test_random_bags(lists, spare):
     jt = JaggedTensor.from_lists(lists, capacity=sum(map(len, lists)) + spare)
     want = pooled(table, lists) if lists else np.zeros((0, 3))
     np.testing.assert_allclose(recsys.embedding_bag(table, jt), want)
+
+
+BAGS = st.lists(st.lists(st.integers(-1, 8), max_size=12), min_size=4, max_size=4)
+
+
+def compiled_bags():
+    """Bags of two tables of 8 rows and what their rows' gradients add up to, as one program."""
+    rng = np.random.default_rng(0)
+    tables = {k: rng.normal(size=(8, n)).astype("float32") for k, n in (("ad", 3), ("page", 18))}
+    weights = {k: rng.normal(size=(4, x.shape[1])).astype("float32") for k, x in tables.items()}
+
+    def loss(tables, kjt):
+        bags = recsys.embedding_bag(tables, kjt)
+        return sum(fnp.sum(bags[k] * w) for k, w in weights.items()), bags
+
+    def both(kjt):
+        (_, bags), grads = recsys.value_and_sparse_grad(loss, has_aux=True)(tables, kjt)
+        return bags, {k: g.summed() for k, g in grads.items()}
+
+    return tables, weights, fg.jit(both)
+
+
+COMPILED = functools.cache(compiled_bags)
+
+
+@given(ad=BAGS, page=BAGS)
+def test_random_bags_compiled(ad, page):
+    """Also with ids that are no rows: their bags are NaN, and no row has a gradient of them."""
+    tables, weights, both = COMPILED()
+    lists = {"ad": ad, "page": page}
+    bags, grads = both(recsys.KeyedJaggedTensor.from_lists(lists, capacity=50))
+    for k, x in lists.items():
+        dense = np.zeros_like(tables[k])
+        for b, ids in enumerate(x):
+            rows = [i for i in ids if 0 <= i < 8]
+            want = tables[k][rows].sum(0) if len(rows) == len(ids) else np.nan
+            np.testing.assert_allclose(bags[k][b], want, rtol=1e-5, atol=1e-5)
+            np.add.at(dense, rows, weights[k][b])
+        np.testing.assert_allclose(grads[k].to_dense(), dense, rtol=1e-5, atol=1e-5)
+        indices = np.asarray(grads[k].indices)
+        assert indices[indices < 8].tolist() == sorted({i for ids in x for i in ids if 0 <= i < 8})
 
 
 @pytest.mark.parametrize("kind", ["bfloat16", "float16", "int8", "int4", "float64"])

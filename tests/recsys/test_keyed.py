@@ -9,6 +9,7 @@ import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import tree
 from funcgrad.errors import ArgumentError, DTypeError, ShapeError
+from funcgrad.io.checkpoints import checkpoint
 from funcgrad.recsys import JaggedTensor, KeyedJaggedTensor
 
 BAG = st.lists(st.integers(0, 9), max_size=4)
@@ -56,6 +57,13 @@ def test_weights_and_offsets():
     assert kjt.permute("ca")["a"].weights.tolist() == [0.5, 1, 2, 0]
     again = KeyedJaggedTensor.from_offsets("ab", [1, 2, 3], [0, 1, 3, 3, 3], [1.0, 2.0, 3.0])
     assert lists(again) == {"a": [[1], [2, 3]], "b": [[], []]}
+
+
+def test_saved_in_checkpoints(tmp_path):
+    kjt = KeyedJaggedTensor.from_lists(LISTS, capacity=4)
+    checkpoint.save(tmp_path / "batch", {"batch": kjt})
+    like = {"batch": tree.map(fnp.zeros_like, kjt)}
+    assert lists(checkpoint.load(tmp_path / "batch", like)["batch"]) == LISTS
 
 
 def test_compiled_mapped_and_put():

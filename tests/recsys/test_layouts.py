@@ -82,12 +82,14 @@ def test_refused():
     with pytest.raises(ShardingError, match="the layout has a table 'ad' of \\(10, 4\\), got None"):
         recsys.shard_tables({}, layout)
     small = {"ad": recsys.quantize_rows(np.ones((10, 4), "float32"), 4)}
-    words = "table 'ad' is a QuantizedTable of 4 bits, which can't be cut"
-    with pytest.raises(ShardingError, match=f"recsys.layout: {words}"):
-        recsys.layout(small, recsys.data_parallel(), LINE)
+    with pytest.raises(ShardingError, match="4 columns of 4 bits, which can't be cut into 3"):
+        recsys.layout(small, recsys.column_wise(3), LINE)
     layout = recsys.layout({"ad": (10, 4)}, recsys.row_wise(), LINE)
-    with pytest.raises(ShardingError, match=f"recsys.shard_tables: {words}"):
+    with pytest.raises(ShardingError, match="a table 'ad' of float32, got one of int4"):
         recsys.shard_tables(small, layout)
+    layout = recsys.layout(small, recsys.row_wise(), LINE)
+    with pytest.raises(ShardingError, match="a table 'ad' of int4, got one of float64"):
+        recsys.shard_tables({"ad": np.ones((10, 4))}, layout)
     with pytest.raises(ArgumentError, match="no table 'x' among"):
         layout.spec("x")
 

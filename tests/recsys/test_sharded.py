@@ -1,5 +1,6 @@
 """Lookups and training of cut tables: as of whole ones, by the collectives they should take."""
 
+import itertools
 from collections import Counter
 
 import numpy as np
@@ -41,14 +42,14 @@ def test_as_on_one_device(case):
 @pytest.mark.parametrize("shape", [(2,), (4,), (2, 2), (2, 4)], ids=str)
 @pytest.mark.parametrize("kind", ["data_parallel", "table_wise", "column_wise", "row_wise",
                                   "table_row_wise", "table_column_wise", "grid"])  # fmt: skip
-@pytest.mark.parametrize("opt", ["sgd", "adagrad", "rowwise_adagrad", "lazy_adam"])
+@pytest.mark.parametrize("opt", ["sgd", "adagrad", "rowwise_adagrad", "lazy_adam", "lamb"])
 def test_all_as_on_one_device(kind, shape, opt):
     of_nodes = kind in ("table_row_wise", "table_column_wise", "grid")
     by_columns = kind in ("column_wise", "table_column_wise", "grid")
-    if (of_nodes and len(shape) == 1) or (by_columns and opt == "rowwise_adagrad"):
-        pytest.skip("needs nodes, or keeps a sum for each block of columns")
+    if (of_nodes and len(shape) == 1) or (by_columns and opt in ("rowwise_adagrad", "lamb")):
+        pytest.skip("needs nodes, or keeps a number for each block of columns")
     names = ("device",) if len(shape) == 1 else ("node", "device")
-    for pooling, weighted in (("sum", True), ("mean", False)):
+    for pooling, weighted in itertools.product(("sum", "mean"), (True, False)):
         compare(shape, names, getattr(recsys, kind)(), opt, pooling, weighted)
 
 
@@ -135,6 +136,34 @@ def test_rows_one_by_one(kind, shape):
         ids = np.concatenate(features["ad"].to_lists()[2 * i : 2 * i + 2])
         np.testing.assert_allclose(out[i, :6], whole["ad"][ids], rtol=1e-6)
         assert (out[i, 6:] == 0).all()
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize(("kind", "shape"), FORWARD, ids=str)
+def test_tables_of_few_bits(kind, shape, bits):
+    """Cut as others are, every byte and scale; two columns of 4 bits stay together."""
+    mesh = fg.make_mesh(shape, ("device",) if len(shape) == 1 else ("node", "device"))
+    rng = np.random.default_rng(bits)
+    whole = {"ad": recsys.quantize_rows(rng.normal(size=(10, 7)).astype("float32"), bits)}
+    layout = recsys.layout(whole, getattr(recsys, kind)(), mesh)
+    tables = recsys.shard_tables(whole, layout)
+    copies = {"data_parallel": 4, "column_wise": 2, "table_column_wise": 2, "grid": 2}
+    scales = 4 * 10 * copies.get(kind, 1)
+    nbytes = whole["ad"].values.nbytes * (4 if kind == "data_parallel" else 1)
+    assert sum(layout.bytes_per_device()) == nbytes + scales
+    lists = [rng.integers(0, 10, n).tolist() for n in (3, 0, 1, 2, 4, 3, 1, 2)]
+    features = recsys.KeyedJaggedTensor.from_lists({"ad": lists})
+    f = mapped(lambda t, x: recsys.embedding_bag(t, x, "mean")["ad"], tables, P(layout.axes))
+    got = f(tables, recsys.split_batch(features, 4))
+    want = recsys.embedding_bag(whole, features, "mean")["ad"]
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+    back = recsys.gather_tables(recsys.reshard_tables(tables, layout))["ad"]
+    assert (back.bits, back.dim) == (bits, 7)
+    np.testing.assert_array_equal(back.values, whole["ad"].values)
+    np.testing.assert_array_equal(back.scales, whole["ad"].scales)
+    with pytest.raises(ArgumentError, match=f"table 'ad' is of int{bits}, which isn't trained"):
+        recsys.begin_rows(tables, "ad", [0])
 
 
 @pytest.mark.parametrize("kind", ["table_wise", "row_wise"])

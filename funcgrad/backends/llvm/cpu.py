@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 attention_joint = Late("funcgrad.backends.rewrites.attention_joint")
 attention = Late("funcgrad.backends.llvm.drafts.attention")
-shuffles, tiles = late("funcgrad.backends.llvm.rewrites", "shuffles", "tiles")
+csr, shuffles, tiles = late("funcgrad.backends.llvm.rewrites", "csr", "shuffles", "tiles")
 steps = Late("funcgrad.backends.drafts.steps")
 bands, finishes = late("funcgrad.backends.llvm.drafts", "bands", "finishes")
 
@@ -94,6 +94,10 @@ def _shuffled(eqns: Sequence[Eqn], outs: Sequence[Atom]) -> Sequence[Eqn]:
     return shuffles.shuffled(eqns, outs) if any(e.prim is sort_p for e in eqns) else eqns
 
 
+def _products(eqns: Sequence[Eqn], outs: Sequence[Atom]) -> Sequence[Eqn]:
+    return csr.together(eqns, outs) if any(e.prim is csr_matmul_p for e in eqns) else eqns
+
+
 _scatters = Writer(function("funcgrad.backends.kernels.updates.scatter"), inlines=2)
 _rows = function("funcgrad.backends.llvm.kernels.rows.rows")
 _sums = Writer(function("funcgrad.backends.llvm.kernels.running.write"))
@@ -140,7 +144,7 @@ CPU = Target(
     prepare=machines.pairs(LIMITS),
     rewrites=REWRITES,
     reduction=machines.reduction,
-    passes=(_shuffled, machines.turned, _both_passes),
+    passes=(_shuffled, _products, machines.turned, _both_passes),
     writers=WRITERS,
     steps={
         "product": _product,

@@ -17,6 +17,7 @@ from funcgrad.backends.loops.builder import ZERO, add_indices, scale_index
 from funcgrad.backends.loops.ir import INDEX, Buffer, Const, Index, Operand
 from funcgrad.backends.loops.scalars import HALVES, LOOP_DTYPES
 from funcgrad.core.ir import Atom, Eqn
+from funcgrad.ops.csr import NAN
 
 BOOL, FLOAT32 = np.dtype(bool), np.dtype(np.float32)
 SUMS = 4  # of a row, which are added up in the end
@@ -49,6 +50,7 @@ class _Entries:
         self.data, self.indices, _, _, self.dense = eqn.ins
         dtype = self.data.aval.dtype
         self.wide = FLOAT32 if dtype in HALVES else dtype
+        self.lost = Const(np.nan, self.wide) if eqn.params.get("missing") == NAN else None
 
     def entry(self, at: Operand, further: int = 0) -> tuple[Index, Index, Operand]:
         """The place of the entry `further` behind one, its column, and whether that is one."""
@@ -82,7 +84,14 @@ class _Entries:
         with self.b.guarded(inside):
             value = self.value(self.data, [place])
             term = self.value(self.dense, [line, ZERO])
-        return self.b.op("add", self.wide, total, self.b.op("multiply", self.wide, value, term))
+        return self.b.op("add", self.wide, total, self.product(value, term, inside))
+
+    def product(self, value: Operand, term: Operand, inside: Operand) -> Operand:
+        """What an entry adds to its row's sum; both numbers are 0 where its column isn't there."""
+        found = self.b.op("multiply", self.wide, value, term)
+        if self.lost is None:
+            return found
+        return self.b.op("where", self.wide, inside, found, self.lost)
 
     def value(self, x: Atom, at: Sequence[Index]) -> Operand:
         """An element as what is summed."""
@@ -154,8 +163,8 @@ def _row_of_sums(
 
         def one(at: Index, column: Index) -> None:
             with b.guarded(inside):
-                term = b.op("multiply", entries.wide, value,
-                            entries.value(entries.dense, [line, column]))  # fmt: skip
+                term = entries.value(entries.dense, [line, column])
+            term = entries.product(value, term, inside)
             b.store(sums, at, b.op("add", entries.wide, b.load(sums, at), term))
 
         each(one)

@@ -13,6 +13,7 @@ Sums, scatters, sorts:
 - `running`: running sums of few long rows in parts
 - `scatters`: which way a scatter goes
 - `elements`: scatters of very many single elements
+- `csr`: products of sparse matrices that don't need each other, as one
 - `rows`: scatters that combine whole rows, row by row
 - `shuffles`: sorts by random words, as shuffles
 

@@ -2,6 +2,7 @@
 
 - `table`: which: those of `matrix` and `sort`, and these
 - `elements`: scatters of very many single elements: a task owns a range of the target
+- `csr`: products of sparse matrices with dense ones, many at a time
 - `rows`: the order of updates by the rows they go to
 - `fft_rows`: Fourier transforms of many rows, a row in each lane
 - `fft_long`: the same of rows that are long, or few

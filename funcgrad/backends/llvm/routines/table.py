@@ -20,6 +20,7 @@ _HERE = __name__.split(".routines.")[0]
 # Where a step's call is found, by its primitive: a module that is loaded then, and a function.
 _ROUTINES: dict[Primitive | str, tuple[str, str]] = {
     cholesky_p: ("matrix.functions", "cholesky_call"),
+    "csr_matmuls": ("routines.csr", "csr_call"),
     eigh_p: ("matrix.functions", "eigh_call"),
     lu_p: ("matrix.functions", "lu_call"),
     "lu_parts": ("matrix.functions", "lu_parts_call"),

@@ -1,0 +1,245 @@
+"""Products of sparse matrices with dense ones, many in one step: see `rewrites.csr`.
+
+Threads share the rows of all products. A row's sums stay in registers while its entries pass, and
+the lines of entries some way behind are asked for meanwhile: which lines come next, no processor
+foresees. Each kind of lines, their dtype and width, has a function of its own.
+"""
+
+from __future__ import annotations
+
+import functools
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from llvmlite import ir
+
+from funcgrad.backends.llvm.native.code import I32, I64, PTR, VOID, Code, Int, Record, declare
+from funcgrad.backends.llvm.native.engine import Engine, engine
+from funcgrad.backends.llvm.runtime.routine import Call, compiled
+
+if TYPE_CHECKING:
+    from funcgrad.backends.program import HostStep
+
+# Words of a product: its rows among all, its entries and lines, whether what is missing is NaN, and
+# its kind; then, of each array, which word has its address, and the element where it begins.
+_FIELDS = (
+    "first", "rows", "entries", "lines", "nan", "kind",
+    "indices", "indices_at", "starts", "starts_at", "ends", "ends_at", "data", "data_at",
+    "dense", "out",
+)  # fmt: skip
+_HEAD = ("products", "rows")
+GRAIN = 128  # rows of a task
+AHEAD, LINE = 4096, 64  # bytes of lines that are on their way; of a line of caches
+REGISTERS = 8  # that hold sums
+_FLOATS = {"float32": ir.FloatType(), "float64": ir.DoubleType()}
+_STORED = {
+    **_FLOATS, "float16": ir.HalfType(), "bfloat16": ir.IntType(16), "int8": ir.IntType(8),
+}  # fmt: skip
+_WIDTHS = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
+
+
+class Kind(NamedTuple):
+    """What a function is written for: lines of so many elements of a dtype, with factors or not."""
+
+    dtype: str
+    width: int
+    weighted: bool
+
+    def __str__(self) -> str:
+        return f"{self.dtype}x{self.width}{'w' * self.weighted}"
+
+
+def csr_call(step: HostStep) -> Call:
+    """How the function that runs a step of `csr_matmuls` is called."""
+    members, outs = step.params["members"], [v.aval for v in step.outs]
+    dense = [step.ins[m.dense].aval for m in members]
+    kinds = [Kind(x.dtype.name, x.shape[1], m.data >= 0)
+             for x, m in zip(dense, members, strict=True)]  # fmt: skip
+    different = sorted(set(kinds))
+    index, wide = step.ins[members[0].indices].aval.dtype, outs[0].dtype
+    name = f"fg_csr_{index.name}_{wide.name}_{'.'.join(map(str, different))}"
+    places = len(_HEAD) + len(_FIELDS) * len(members)
+    words, first = [len(members), sum(x.shape[0] for x in outs)], 0
+    for i, (m, kind, lines, out) in enumerate(zip(members, kinds, dense, outs, strict=True)):
+        words += [first, out.shape[0], m.entries, lines.shape[0], m.nan, different.index(kind)]
+        words += [places + m.indices, m.indices_at, places + m.starts, m.starts_at]
+        words += [places + m.ends, m.ends_at, places + max(m.data, 0), m.data_at]
+        words += [places + m.dense, places + len(step.ins) + i]
+        first += out.shape[0]
+    return Call(name, tuple(map(int, words)), (partial(install, name),))
+
+
+@functools.cache
+def install(name: str, target: Engine | None = None) -> int:
+    """Compile a function that `csr_call` names; bind its symbol, return its address.
+
+    >>> name = "fg_csr_int32_float32_float32x5"
+    >>> install(name) == install(name)
+    True
+    """
+    target = target or engine()
+    _, _, index, wide, kinds = name.split("_")
+
+    def write() -> ir.Module:
+        module = ir.Module("csr")
+        bits = target.target.vector_bits
+        _Writer(module, index, wide, bits).entry(name, [_kind(k) for k in kinds.split(".")])
+        return module
+
+    return compiled(name, write, 2, ("routines.csr",), target)
+
+
+def _kind(text: str) -> Kind:
+    dtype, _, width = text.rpartition("x")
+    return Kind(dtype, int(width.rstrip("w")), width.endswith("w"))
+
+
+class _Writer:
+    """Writes the functions of one dtype of indices and one of sums."""
+
+    def __init__(self, module: ir.Module, index: str, wide: str, bits: int):
+        self.module, self.wide = module, wide
+        self.index = ir.IntType(8 * np.dtype(index).itemsize)
+        self.sum = _FLOATS[wide]
+        self.lanes = bits // (8 * _WIDTHS[wide])
+
+    def entry(self, name: str, kinds: list[Kind]) -> None:
+        """void name(ptr call) of the words `_HEAD`, `_FIELDS` of each product, and addresses."""
+        task = self._task([self._rows(kind) for kind in kinds])
+        loop = ir.FunctionType(VOID, [PTR, PTR, I64, I64])
+        code = Code(self.module, name, [PTR], public=True)
+        head = Record(code, _HEAD, code.args[0])
+        code.call(declare(self.module, "fg_parallel_for", loop), task, head.pointer, head["rows"],
+                  GRAIN)  # fmt: skip
+        code.ret()
+
+    def _task(self, rows: list[ir.Function]) -> ir.Function:
+        """Rows [begin, end) of all products."""
+        code = Code(self.module, "task", [PTR, I64, I64])
+        call, begin, end = code.args
+        with code.range(0, Record(code, _HEAD, call)["products"]) as i:
+            at = code.at(call, i * len(_FIELDS) + len(_HEAD), I64)
+            product = Record(code, _FIELDS, at)
+            first = product["first"]
+            low, high = (begin - first).max(0), (end - first).min(product["rows"])
+            with code.when(low < high):
+                kind = product["kind"]
+                for number, function in enumerate(rows):
+                    with code.when(kind.eq(number)):
+                        code.call(function, call, at, low, high)
+        code.ret()
+        return code.function
+
+    def _rows(self, kind: Kind) -> ir.Function:
+        """void rows(call, product, low, high): these rows of a product."""
+        code = Code(self.module, f"rows_{kind}", [PTR, PTR, I64, I64])
+        code.function.attributes.add("noinline")
+        call, at, low, high = code.args
+        product = Record(code, _FIELDS, at)
+        array = partial(_array, code, call, product)
+        starts, ends = array("starts", self.index), array("ends", self.index)
+        entries, pieces = product["entries"], _pieces(kind.width, self.lanes)
+        parts = [pieces[i : i + REGISTERS] for i in range(0, len(pieces), REGISTERS)]
+        row = _Row(self, code, kind, product, array)
+        with code.range(low, high) as r:
+            start, end = (self._index(code, x, r).max(0).min(entries) for x in (starts, ends))
+            for number, part in enumerate(parts):
+                row.sums(r, start, end, part, asks=number == 0)
+        code.ret()
+        return code.function
+
+    def _index(self, code: Code, array: ir.Value, i: Int) -> Int:
+        """An integer of an array, with 64 bits."""
+        found = code.b.load(code.at(array, i, self.index), typ=self.index)
+        return Int(code, code.b.sext(found, I64) if self.index.width < 64 else found)
+
+
+class _Row:
+    """Writes the sums of a row, some of its columns at a time."""
+
+    def __init__(self, writer: _Writer, code: Code, kind: Kind, product: Record, array: partial):
+        self.writer, self.code, self.kind = writer, code, kind
+        self.indices = array("indices", writer.index)
+        self.data = array("data", writer.sum) if kind.weighted else None
+        self.dense, self.out = array("dense", None), array("out", None)
+        self.lines, self.last = product["lines"], product["entries"] - 1
+        self.nan = product["nan"].ne(0)
+        self.nbytes = kind.width * _WIDTHS[kind.dtype]
+
+    def sums(
+        self, row: Int, start: Int, end: Int, pieces: list[tuple[int, int]], asks: bool
+    ) -> None:
+        """Entries [start, end) of a row, its columns in some pieces. asks: for later lines, too."""
+        code, b, wide = self.code, self.code.b, self.writer.sum
+        sums = [code.variable(kind := ir.VectorType(wide, lanes), ir.Constant(kind, None))
+                for _, lanes in pieces]  # fmt: skip
+        lost = code.variable(ir.IntType(1), ir.Constant(ir.IntType(1), 0))
+        with code.range(start, end) as e:
+            if asks:
+                self.ask((e + max(1, min(64, AHEAD // self.nbytes))).min(self.last))
+            number = self.writer._index(code, self.indices, e)
+            inside = b.icmp_unsigned("<", number.value, self.lines.value)
+            with b.if_else(inside) as (yes, no):
+                with yes:
+                    line = code.at(self.dense, number * self.nbytes, ir.IntType(8))
+                    factor = None
+                    if self.data is not None:
+                        factor = b.load(code.at(self.data, e, wide), typ=wide)
+                    for total, piece in zip(sums, pieces, strict=True):
+                        term = self.term(line, *piece)
+                        if factor is not None:
+                            term = b.fmul(code.splat(factor, piece[1]), term)
+                        total.set(b.fadd(total.get(), term))
+                with no:
+                    lost.set(ir.Constant(ir.IntType(1), 1))
+        spoilt = b.and_(lost.get(), self.nan.value)
+        place = code.at(self.out, row * self.kind.width, wide)
+        for total, (column, lanes) in zip(sums, pieces, strict=True):
+            nans = code.splat(ir.Constant(wide, float("nan")), lanes)
+            found = b.select(spoilt, nans, total.get())
+            code.store(found, code.at(place, column, wide), _WIDTHS[self.writer.wide])
+
+    def ask(self, entry: Int) -> None:
+        """For the line of an entry; it may be none."""
+        number = self.writer._index(self.code, self.indices, entry)
+        line = self.code.at(self.dense, number * self.nbytes, ir.IntType(8))
+        for offset in (*range(0, min(self.nbytes, 1024), LINE), self.nbytes - 1):
+            self.code.prefetch(self.code.at(line, offset, ir.IntType(8)))
+
+    def term(self, line: ir.Value, column: int, lanes: int) -> ir.Value:
+        """Some elements of a line, as what is summed."""
+        code, b, dtype = self.code, self.code.b, self.kind.dtype
+        stored, size = _STORED[dtype], _WIDTHS[dtype]
+        x = b.load(code.at(line, column, stored), typ=ir.VectorType(stored, lanes), align=size)
+        wide = ir.VectorType(self.writer.sum, lanes)
+        if dtype == "bfloat16":
+            word = ir.VectorType(I32, lanes)
+            high = b.shl(b.zext(x, word), code.splat(I32(16), lanes))
+            return b.bitcast(high, wide)
+        if dtype == "int8":
+            return b.sitofp(x, wide)
+        return x if dtype == self.writer.wide else b.fpext(x, wide)
+
+
+def _array(
+    code: Code, call: ir.Value, product: Record, name: str, kind: ir.Type | None
+) -> ir.Value:
+    """Where an array of a product begins, of elements of some type."""
+    address = code.load(code.at(call, product[name], I64), PTR)
+    return address if kind is None else code.at(address, product[f"{name}_at"], kind)
+
+
+def _pieces(width: int, lanes: int) -> list[tuple[int, int]]:
+    """Columns as (first, count): whole vectors, then shorter ones.
+
+    >>> _pieces(13, 4)
+    [(0, 4), (4, 4), (8, 4), (12, 1)]
+    """
+    found, at = [], 0
+    while at < width:
+        while lanes > width - at:
+            lanes //= 2
+        found.append((at, lanes))
+        at += lanes
+    return found
