@@ -10,7 +10,12 @@ from dataclasses import dataclass
 from funcgrad import dtypes
 from funcgrad.core.aval import ShapedArray
 from funcgrad.errors import DTypeError, ShapeError
-from funcgrad.ops.indexing.windows import Axes, inner_axes
+from funcgrad.ops.indexing.windows import (
+    Axes,
+    GatherDimensionNumbers,
+    ScatterDimensionNumbers,
+    inner_axes,
+)
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,7 @@ class _Checks:
 
 
 def check_gather(
-    x: ShapedArray, indices: ShapedArray, numbers: tuple[Axes, ...], sizes: tuple[int, ...]
+    x: ShapedArray, indices: ShapedArray, numbers: GatherDimensionNumbers, sizes: Axes
 ) -> None:
     """Raise unless dimension numbers and window sizes fit the operand and the indices."""
     _check_indices("gather", indices)
@@ -89,7 +94,7 @@ def check_scatter(
     x: ShapedArray,
     indices: ShapedArray,
     updates: ShapedArray,
-    numbers: tuple[Axes, ...],
+    numbers: ScatterDimensionNumbers,
 ) -> None:
     """Raise unless dimension numbers and updates fit the operand and the indices."""
     _check_indices(name, indices)
@@ -131,10 +136,13 @@ def _check_indices(name: str, indices: ShapedArray) -> None:
 
 
 def _check_numbers(
-    checks: _Checks, x: ShapedArray, indices: ShapedArray, numbers: tuple[Axes, ...]
+    checks: _Checks,
+    x: ShapedArray,
+    indices: ShapedArray,
+    numbers: GatherDimensionNumbers | ScatterDimensionNumbers,
 ) -> None:
     """All but the axes of windows: what maps the index vectors, is left out, or goes along."""
-    _, absent_name, map_name, batching_name, of_name = numbers._fields  # type: ignore[attr-defined]
+    _, absent_name, map_name, batching_name, of_name = numbers._fields
     _, absent, mapped, batching, of = numbers
     op, last = checks.op.capitalize(), indices.ndim - 1
     checks.distinct(absent_name, absent, x.ndim)

@@ -19,7 +19,7 @@ from funcgrad.core import source
 from funcgrad.core.aval import ShapedArray, with_zeros
 from funcgrad.core.dce import dce_jaxpr
 from funcgrad.core.display.tracebacks import boundary
-from funcgrad.core.ir import Eqn, Jaxpr, Var, eval_jaxpr, literal_value
+from funcgrad.core.ir import Atom, Eqn, Jaxpr, Var, eval_jaxpr, literal_value
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.staging import stage_closed
 from funcgrad.core.trace import aval_of
@@ -142,15 +142,19 @@ def _full(s: Series, order: int) -> Series:
 def _program(jaxpr: Jaxpr, args: Sequence[Series], order: int) -> list[Series]:
     """The results of a program whose values are polynomials."""
     env: dict[Var, Series] = dict(zip(jaxpr.ins, args, strict=True))
+
+    def read(atom: Atom) -> Series:
+        return env[atom] if isinstance(atom, Var) else [literal_value(atom)]
+
     outer = source.placed()
     try:
         for eqn in jaxpr.eqns:
             source.set_place(eqn.source or outer)
-            ins = [env[a] if type(a) is Var else [literal_value(a)] for a in eqn.ins]
-            env.update(zip(eqn.outs, _equation(eqn, ins, order), strict=True))
+            outs = _equation(eqn, [read(a) for a in eqn.ins], order)
+            env.update(zip(eqn.outs, outs, strict=True))
     finally:
         source.set_place(outer)
-    return [env[a] if type(a) is Var else [literal_value(a)] for a in jaxpr.outs]
+    return [read(a) for a in jaxpr.outs]
 
 
 def _equation(eqn: Eqn, ins: Sequence[Series], order: int) -> list[Series]:
