@@ -323,6 +323,9 @@ _ABSTRACT: dict[Any, Any] = {
 _PYTHON = {bool: np.bool_, int: np.integer, float: np.floating, complex: np.complexfloating}
 
 
+_NO_ARRAYS = (extended, np.object_, np.character, np.void, np.datetime64, np.timedelta64)
+
+
 def issubdtype(arg1: Any, arg2: Any) -> bool:
     """Whether a dtype is another one, or of a kind: np.floating, np.integer, `prng_key`, … .
 
@@ -334,7 +337,7 @@ def issubdtype(arg1: Any, arg2: Any) -> bool:
     kind = getattr(arg1, "type", arg1)
     if isinstance(kind, type) and (kind in _ABSTRACT or issubclass(kind, extended)):
         return np.issubdtype(kind, arg2)
-    if isinstance(arg2, type) and issubclass(arg2, extended):
+    if isinstance(arg2, type) and (arg2 is object or issubclass(arg2, _NO_ARRAYS)):
         return False
     test = _ABSTRACT.get(arg2) if isinstance(arg2, type) else None
     found = canonical(arg1)

@@ -100,7 +100,10 @@ def flatten_one_level_with_keys(tree: Any) -> tuple[Iterable[tuple[Any, Any]], A
 def _kind_of_node(what: str, tree: Any) -> Any:
     kind = kind_of(type(tree))
     if kind is None:
-        raise ValueError(f"tree_util.{what}: a {type(tree).__name__} is a leaf, got {tree!r}")
+        raise ValueError(
+            f"tree_util.{what}: can't tree-flatten type {type(tree).__name__}, which is a leaf; "
+            f"got {tree!r}"
+        )
     return kind
 
 

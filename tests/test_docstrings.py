@@ -16,8 +16,9 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "funcgrad"
 PUBLIC = [
     "", "ad_checkpoint", "adapters", "custom_batching", "custom_derivatives", "debug", "dlpack",
-    "dtypes", "experimental.checkify", "experimental.ode", "export", "export.onnx",
-    "extend.core", "flatten_util", "image", "interop", "io", "io.checkpoints", "io.weights", "lax",
+    "dtypes", "experimental.checkify", "experimental.jet", "experimental.ode", "export",
+    "export.onnx", "extend.core", "flatten_util", "image", "interop", "io", "io.checkpoints",
+    "io.weights", "lax",
     "lax.linalg", "monitoring", "nn", "nn.initializers", "numpy", "numpy.fft", "numpy.linalg",
     "ops", "optim", "parallel", "parallel.pipelines", "profiler", "quantization", "random",
     "recsys", "recsys.models", "ref",

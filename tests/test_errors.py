@@ -103,12 +103,14 @@ def test_grad_of_complex():
         errors.DifferentiationError, "real floating-point scalar", "holomorphic=True", "c64"
     ):
         fg.grad(lambda z: z * 1j)(1.0)
-    with fails(errors.DifferentiationError, r"argument x is f32\[\]", "needs complex arguments"):
+    with fails(
+        errors.DifferentiationError, r"argument x is f32\[\]", "inputs with complex dtype"
+    ):
         fg.grad(lambda x: x, holomorphic=True)(1.0)
 
 
 def test_grad_of_a_missing_argument():
-    with fails(TypeError, "grad of <lambda>", "argnums=1 needs at least 2", "got 1"):
+    with fails(TypeError, "grad of <lambda>", "argnums=1 requires at least 2", "got only 1"):
         fg.grad(lambda x: x, argnums=1)(1.0)
     with fails(TypeError, "grad: the first argument must be a function, got 3"):
         fg.grad(3)
@@ -307,7 +309,7 @@ def test_out_of_bounds():
         x[fnp.asarray([0, 7])]
     with fails(IndexError, "3"):
         x.at[3].set(0.0)
-    with fails(IndexError, "too many"):
+    with fails(IndexError, "Too many"):
         x[0, 0]
 
 

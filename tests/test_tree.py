@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import gc
 import pickle
+import re
 import typing
 import weakref
 
@@ -401,11 +402,30 @@ def test_register_dataclass():
         with pytest.raises(error, match=words):
             tree.register_dataclass(cls, **lists)
 
-    refuse("lacks: 'z'", ValueError, data_fields=["x"], meta_fields=["y"])
-    refuse("no field .*: 'q'", ValueError, data_fields=["x", "y", "z"], meta_fields=["q"])
-    refuse("repeats: 'x'", ValueError, data_fields=["x", "y", "z"], meta_fields=["x"])
-    refuse("or neither", TypeError, data_fields=["x"])
-    refuse("Plain is no dataclass", TypeError, cls=type("Plain", (), {}))
+    refuse("Missing fields: {'z'}", ValueError, data_fields=["x"], meta_fields=["y"])
+    all_fields = ["x", "y", "z"]
+    refuse("Unexpected fields: {'q'}", ValueError, data_fields=all_fields, meta_fields=["q"])
+    refuse("Overlapping fields: {'x'}", ValueError, data_fields=all_fields, meta_fields=["x"])
+    refuse("must both be specified.*meta_fields=None", TypeError, data_fields=["x"])
+    refuse("nodetype is not a dataclass.*Plain", TypeError, cls=type("Plain", (), {}))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "got", "words"),
+    [
+        ([1], (7,), "a tuple of length 1. Expected list, got (7,)."),
+        ([(1,)], [7], "Expected tuple, got 7."),
+        (None, [2], "Expected None, got [2]."),
+        ([1, 2], [7], "List arity mismatch: 1 != 2; list: [7]."),
+        ({"a": 1}, {"b": 7}, "Dict key mismatch; expected keys: ['a']; dict: {'b': 7}."),
+        ([Point(1, 2)], [(1, 2)], "Expected named tuple, got (1, 2)."),
+    ],
+)
+def test_a_prefix_that_is_none_says_what_was_expected(wanted, got, words):
+    with pytest.raises(TreeError, match=re.escape(words)):
+        tree.structure(wanted).flatten_up_to(got)
+    with pytest.raises(TreeError, match="length 20$"):  # what is long is not repeated
+        tree.structure([1]).flatten_up_to((0,) * 20)
 
 
 def test_partial():

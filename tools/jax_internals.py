@@ -338,6 +338,15 @@ def curry(f: Any) -> Any:
     return lambda *args, **kwargs: functools.partial(f, *args, **kwargs)
 
 
+def _take(x: Any, idx: Any, mode: Any = None, fill_value: Any = None,
+          normalize_indices: bool = True, **_: Any) -> Any:  # fmt: skip
+    return (
+        fnp.asarray(x)
+        .at[idx]
+        .get(mode=mode, fill_value=fill_value, wrap_negative_indices=normalize_indices)
+    )
+
+
 # Settings that JAX has and we may not: blocks that only hold their value.
 HELD = {
     name: Setting(name)
@@ -358,6 +367,10 @@ OWN: dict[str, Mapping[str, Any]] = {
     },
     "jax._src": {"config": CONFIG},
     "jax._src.dtypes": DTYPES,
+    "jax.experimental.jet": {
+        "fact": lambda n: fg.lax.exp(fg.lax.lgamma(n + 1.0)),
+        "zero_series": object(),
+    },
     "jax._src.core": CORE,
     "jax.core": CORE,
     "jax.api_util": API_UTIL,
@@ -389,7 +402,7 @@ OWN: dict[str, Mapping[str, Any]] = {
         "promote_dtypes": functools.partial(_promote, False),
         "promote_dtypes_inexact": functools.partial(_promote, True),
     },
-    "jax._src.numpy.indexing": {"rewriting_take": lambda x, index, **_: x[index]},
+    "jax._src.numpy.indexing": {"rewriting_take": _take},
     "jax._src.interpreters.mlir": {"_platforms_with_donation": []},
 }
 

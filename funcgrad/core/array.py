@@ -114,6 +114,15 @@ class Array(ArrayMethods):
         whole = tuple(slice(0, n) for n in self.shape)
         return [Shard(self.device, whole, 0, self)]
 
+    def addressable_data(self, index: int) -> Array:
+        """The part on this process's device of that number, as an array of its own.
+
+        >>> fnp.ones(3).addressable_data(0)
+        Array([1., 1., 1.], dtype=float32)
+        """
+        part = self.addressable_shards[index].data
+        return part if isinstance(part, Array) else wrap(part, ShapedArray(part.shape, part.dtype))
+
     def concrete(self) -> Array:
         """The array itself: its value is known."""
         return self

@@ -225,6 +225,21 @@ class ShapeDtypeStruct:
         self.aval = ShapedArray(sizes, dtypes.canonical(dtype), weak_type)
         self.sharding = sharding
 
+    @staticmethod
+    def like(x: Any) -> ShapeDtypeStruct:
+        """The shape, dtype and weakness of an array, and its sharding over several devices.
+
+        >>> fg.ShapeDtypeStruct.like(fnp.ones((2, 3)))
+        ShapeDtypeStruct(shape=(2, 3), dtype=float32)
+        """
+        cut = getattr(x, "sharding", None)
+        return ShapeDtypeStruct(
+            x.shape,
+            x.dtype,
+            weak_type=getattr(x, "weak_type", False),
+            sharding=cut if isinstance(cut, NamedSharding) else None,
+        )
+
     shape = fact("shape", lambda self: self.aval.shape)
     dtype = fact("dtype", lambda self: self.aval.dtype)
     ndim = fact("ndim", lambda self: self.aval.ndim)

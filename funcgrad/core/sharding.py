@@ -62,9 +62,18 @@ class SingleDeviceSharding:
         """The device alone."""
         return frozenset({self.device})
 
+    @property
+    def num_devices(self) -> int:
+        """The number of devices: 1."""
+        return 1
+
     def shard_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """The shape itself."""
         return tuple(shape)
+
+    def devices_indices_map(self, shape: Sequence[int]) -> dict[Device, tuple[slice, ...]]:
+        """That the device holds all of an array of `shape`."""
+        return {self.device: tuple(slice(0, n) for n in shape)}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -413,6 +422,15 @@ class NamedSharding:
     def is_fully_replicated(self) -> bool:
         """Whether each device holds the whole array."""
         return self.mesh.extent(self.spec.axes()) == 1
+
+    @property
+    def num_devices(self) -> int:
+        """The number of devices of the mesh.
+
+        >>> NamedSharding(AbstractMesh((2, 4), ("x", "y")), P("x")).num_devices
+        8
+        """
+        return self.mesh.size
 
     @property
     def device_set(self) -> frozenset[Device]:

@@ -1,5 +1,5 @@
-"""What JAX keeps in `jax.experimental`: differential equations in `ode`, checks in `checkify`."""
+"""What JAX keeps in `jax.experimental`: equations in `ode`, checks in `checkify`, and `jet`."""
 
-from funcgrad.experimental import checkify, ode
+from funcgrad.experimental import checkify, jet, ode
 
-__all__ = ["checkify", "ode"]
+__all__ = ["checkify", "jet", "ode"]

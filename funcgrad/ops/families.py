@@ -39,7 +39,10 @@ def _any_dtype(dtype: np.dtype) -> bool:
 def check_dtype(name: str, x: ShapedArray, accepts: Callable[[np.dtype], bool], need: str) -> None:
     """Raise unless the operand's dtype is one that the op is defined for."""
     if not accepts(x.dtype):
-        raise DTypeError(f"{name}: need {need}, got {x}; convert with .astype(...)")
+        raise DTypeError(
+            f"{name}: need {need}, got {x}; convert with .astype(...). {name} does not accept "
+            f"dtype {x.dtype}."
+        )
 
 
 def common_shape(name: str, avals: Sequence[ShapedArray]) -> tuple[int, ...]:

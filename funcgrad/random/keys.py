@@ -90,7 +90,7 @@ def key_dtype(impl_spec: Any = None) -> KeyType:
 def _impl(what: str, impl: Any, dtype: Any = None) -> str:
     """The name of a generator, given by name, by a key's dtype, or not at all."""
     if impl is not None and dtype is not None:
-        raise ValueError(f"{what}: give impl or dtype, not both")
+        raise ValueError(f"{what}: Cannot specify both `impl` and `dtype`: they say the same")
     found = dtype if impl is None else impl
     if found is None:
         return _THREEFRY
@@ -313,7 +313,7 @@ def _seed_words(seed: Any) -> Any:
         low = seed & 0xFFFFFFFF
         high = 0 if -(1 << 31) <= seed < 1 << 32 else (seed >> 32) & 0xFFFFFFFF
         return _array(np.array([high, low], np.uint32))
-    aval = _integer_scalar("random.key", "the seed", seed)
+    aval = _integer_scalar("random.key", "the PRNG key seed", seed)
     low = convert_element_type(seed, np.uint32)
     high = (
         convert_element_type(shift_right_logical(seed, aval.dtype.type(32)), np.uint32)
@@ -501,7 +501,10 @@ def random_words(what: str, key: Any, shape: tuple[int, ...], dtype: np.dtype) -
     checked = check_key(what, key)
     words = checked.data if isinstance(checked, Key) else checked
     if dtype.kind != "u":
-        raise DTypeError(f"{what}: need an unsigned integer dtype, got {dtype}")
+        raise DTypeError(
+            f"{what}: dtype argument {dtype} must be an unsigned int dtype (an unsigned integer "
+            "dtype)"
+        )
     if aval_of(words).shape == (4,):
         return philox_bits(words, shape, dtype)
     y0, y1 = threefry2x32_p.bind(*_words(words), *_counters(shape))

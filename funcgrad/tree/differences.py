@@ -38,7 +38,40 @@ def raise_difference(a: Side, b: Side, prefix: bool = False, where: str = "") ->
     assert found is not None, "equal structures were taken to differ"
     path, x, y, i, j = found
     here = contrast(Side(a.name, x, a.leaves[i:]), Side(b.name, y, b.leaves[j:]))
+    if prefix and b.leaves:
+        here += _expected(x, y, b.leaves[j : j + y.num_leaves])
     raise TreeError(f"{where}the trees differ {at(path)}: {here}")
+
+
+def _expected(wanted: "PyTreeDef", got: "PyTreeDef", leaves: Sequence) -> str:
+    """What a subtree is, where that is short, beside what it should be: in JAX's words."""
+    value = repr(got.unflatten(leaves)) if len(leaves) < 10 else ""
+    kind, other = wanted._kind, got._kind
+    assert kind is not None
+    if len(value) > 80 or "\n" in value or not value:
+        return ""
+    keys = _dict_keys(wanted)
+    if kind is not other:
+        if kind.label == "namedtuple":
+            both = other is not None and other.label == "namedtuple"
+            return (
+                f". Named tuple type mismatch: {value}."
+                if both
+                else (f". Expected named tuple, got {value}.")
+            )
+        name = "None" if kind is NONE else kind.cls.__name__
+        plain = kind in (NONE, TUPLE, LIST) or keys is not None
+        return (
+            f". Expected {name}, got {value}."
+            if plain
+            else (f". Custom node type mismatch: expected {name}, got {value}.")
+        )
+    if keys is not None:
+        return f". Dict key mismatch; expected keys: {[*keys]}; dict: {value}."
+    if kind in (TUPLE, LIST):
+        name, n, m = kind.cls.__name__, len(got.children()), len(wanted.children())
+        return f". {name.capitalize()} arity mismatch: {n} != {m}; {name}: {value}."
+    return ""
 
 
 def at(path: KeyPath) -> str:

@@ -146,7 +146,7 @@ def static(**kwargs: Any) -> Any:
     >>> tree.flatten(Op(1.5))
     ([1.5], PyTreeDef(CustomNode(Op[('add',)], [*])))
     """
-    metadata = {**(kwargs.pop("metadata", None) or {}), "static": True}
+    metadata = {"static": True, **(kwargs.pop("metadata", None) or {})}
     return dataclasses.field(metadata=metadata, **kwargs)
 
 
@@ -176,13 +176,15 @@ def _field_lists(
     name = getattr(cls, "__name__", repr(cls))
     if (data is None) != (meta is None):
         raise TypeError(
-            f"tree.register_dataclass: {name}: give both of data_fields and meta_fields, or neither"
+            "tree.register_dataclass: data_fields and meta_fields must both be specified when "
+            f"either is specified. Got data_fields={data} meta_fields={meta}."
         )
     if not dataclasses.is_dataclass(cls):
         if data is None or meta is None:
             raise TypeError(
-                f"tree.register_dataclass: {name} is no dataclass (is @register_dataclass above "
-                "@dataclass?), so data_fields and meta_fields are needed"
+                "tree.register_dataclass: data_fields and meta_fields are required when nodetype "
+                f"is not a dataclass. Got nodetype={cls!r} (is @register_dataclass above "
+                "@dataclass?)"
             )
         return tuple(data), tuple(meta)
     fields = {f.name: f for f in dataclasses.fields(cls) if f.init}
@@ -190,16 +192,17 @@ def _field_lists(
         static = [n for n, f in fields.items() if f.metadata.get("static", False)]
         return tuple(n for n in fields if n not in static), tuple(static)
     given = [*data, *meta]
+    all_fields = "must include all dataclass fields of the constructor and no others"
     faults = {
-        "lacks": [n for n in fields if n not in given],
-        "names what is no field of the constructor": [n for n in given if n not in fields],
-        "repeats": [n for i, n in enumerate(given) if n in given[:i]],
+        f"{all_fields}. Missing fields": [n for n in fields if n not in given],
+        f"{all_fields}. Unexpected fields": [n for n in given if n not in fields],
+        "must not overlap. Overlapping fields": [n for i, n in enumerate(given) if n in given[:i]],
     }
     for fault, at_fault in faults.items():
         if at_fault:
+            named = ", ".join(map(repr, at_fault))
             raise ValueError(
-                f"tree.register_dataclass: {name}: data_fields + meta_fields {fault}: "
-                + ", ".join(map(repr, at_fault))
+                f"tree.register_dataclass: {name}: data_fields and meta_fields {fault}: {{{named}}}"
             )
     return tuple(data), tuple(meta)
 

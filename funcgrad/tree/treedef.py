@@ -348,7 +348,8 @@ def walk_with_path(
     except UnsortableKeys:
         types = ", ".join(sorted({type(key).__name__ for key in tree}))
         raise TreeError(
-            f"tree: the keys of the dict {at(path)} can't be sorted: their types are {types}"
+            f"tree: the keys of the dict {at(path)} can't be sorted: '<' not supported between "
+            f"them, as their types are {types}"
         ) from None
     if kind.keyed_children is not None:
         pairs = kind.keyed_children(tree)

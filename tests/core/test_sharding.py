@@ -140,3 +140,18 @@ def test_axis_types_must_fit():
         fg.make_mesh((2,), ("x",), ("explicit",))
     with pytest.raises(TypeError, match="axis_types must be AxisTypes, got 3"):
         fg.make_mesh((2,), ("x",), 3)
+
+
+def test_devices_of_shardings():
+    x = fg.numpy.ones((4, 2))
+    assert x.sharding.num_devices == 1
+    assert x.sharding.devices_indices_map((4, 2)) == {x.device: (slice(0, 4), slice(0, 2))}
+    np.testing.assert_array_equal(x.addressable_data(0), x)
+    with pytest.raises(IndexError):
+        x.addressable_data(1)
+    cut = fg.device_put(x, NamedSharding(fg.make_mesh((2,), "data"), P("data")))
+    assert cut.sharding.num_devices == 2
+    assert cut.addressable_data(1).shape == (2, 2)
+    assert fg.ShapeDtypeStruct.like(cut).sharding == cut.sharding
+    assert fg.ShapeDtypeStruct.like(x) == fg.ShapeDtypeStruct((4, 2), "float32")
+    assert fg.ShapeDtypeStruct.like(fg.numpy.asarray(1.0)).weak_type

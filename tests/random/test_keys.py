@@ -199,7 +199,7 @@ def test_axes_of_draws():
 
 @pytest.mark.parametrize("wrong", ["a", 1.5, np.ones(2, int)])
 def test_seeds_that_are_none(wrong):
-    with pytest.raises(errors.DTypeError, match=r"random\.key: the seed must be an integer"):
+    with pytest.raises(errors.DTypeError, match=r"random\.key: the PRNG key seed must be"):
         random.key(wrong)
     with pytest.raises(errors.DTypeError, match=r"random\.fold_in: data must be an integer"):
         random.fold_in(random.key(0), wrong)

@@ -14,17 +14,17 @@ from funcgrad import dtypes
 from funcgrad.core.aval import Linear, ShapedArray
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.trace import aval_of
-from funcgrad.errors import DTypeError, ShapeError, within
+from funcgrad.errors import DTypeError, within
 from funcgrad.ops.arguments import integers, items_of
 from funcgrad.ops.base import batch_front, instantiate, is_linear, move_axis, zeros
 from funcgrad.ops.folds import merged
+from funcgrad.ops.indexing.window_checks import check_gather, check_scatter
 from funcgrad.ops.indexing.windows import (
     GatherDimensionNumbers,
     GatherScatterMode,
     ScatterDimensionNumbers,
     Windows,
     batched_numbers,
-    check_windows,
     inner_axes,
 )
 
@@ -34,7 +34,7 @@ CLIP, FILL_OR_DROP = GatherScatterMode.CLIP, GatherScatterMode.FILL_OR_DROP
 
 
 def _gather_abstract(x, indices, *, dimension_numbers, slice_sizes, fill_value, **hints):
-    check_windows("gather", x, indices, dimension_numbers, slice_sizes)
+    check_gather(x, indices, dimension_numbers, slice_sizes)
     windows = Windows(x.shape, indices.shape[:-1], dimension_numbers, slice_sizes)
     return x.update(shape=windows.gathered_shape)
 
@@ -204,14 +204,7 @@ def _scatter_abstract(name: str, need: str, accepts: Callable) -> Callable:
             raise DTypeError(f"{name}: need {need}, got operand {x}")
         if updates.dtype != x.dtype:
             raise DTypeError(f"{name}: updates must have the operand's dtype, got {updates}, {x}")
-        sizes = window_sizes(x.ndim, updates.shape, dimension_numbers)
-        check_windows(name, x, indices, dimension_numbers, sizes)
-        windows = Windows(x.shape, indices.shape[:-1], dimension_numbers, sizes)
-        if updates.shape != windows.gathered_shape:
-            raise ShapeError(
-                f"{name}: updates {updates} must have shape {windows.gathered_shape}: windows of "
-                f"sizes {sizes} in {x} at each vector of indices {indices}"
-            )
+        check_scatter(name, x, indices, updates, dimension_numbers)
         return x.update(weak_type=x.weak_type and updates.weak_type)
 
     return rule

@@ -114,8 +114,8 @@ def check_mask(mask: Any, shape: tuple[int, ...], axis: int = 0) -> None:
     there = shape[axis : axis + len(own)]
     if there != own:
         raise IndexError(
-            f"a boolean index of shape {own} does not fit the axes of sizes {there} that it "
-            f"indexes in an array of shape {shape}"
+            f"boolean index did not match shape of indexed array of shape {shape} in its axes from "
+            f"{axis}: they are {there}, and the index {own}"
         )
 
 
@@ -146,7 +146,9 @@ def _expand(shape: tuple[int, ...], idx: Any) -> list[tuple[Any, int | None]]:
         if e is not None and e is not Ellipsis:
             used += aval_of(e).ndim if _is_mask(e) else 1
     if used > len(shape):
-        raise IndexError(f"too many indices: an array of shape {shape} has no {used} axes")
+        raise IndexError(
+            f"Too many indices: array is {len(shape)}-dimensional, but {used} were indexed"
+        )
     dots = sum(e is Ellipsis for e in entries)
     if dots > 1:
         raise IndexError("an index can hold a single ellipsis (...)")
@@ -210,7 +212,7 @@ def _from_start(index: np.ndarray, axis: int, size: int, checked: bool) -> tuple
     outside = (index < -size) | (index >= size)
     if checked and outside.any():
         bad = int(index[outside][0]) if index.ndim else int(index)
-        raise OutOfBoundsError(f"index {bad} is out of bounds for axis {axis} with size {size}")
+        raise OutOfBoundsError(f"index {bad} out of bounds for axis {axis} with size {size}")
     # An array also of one index: what isn't one counts as unknown.
     index = np.asarray(np.clip(np.where(index < 0, index + size, index), -1, size))
     return index, all_inside(index, size)

@@ -12,10 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from funcgrad import dtypes
 from funcgrad.core import dims as dims_
-from funcgrad.core.aval import ShapedArray
-from funcgrad.errors import DTypeError, ShapeError
 
 Axes = tuple[int, ...]
 
@@ -191,59 +188,3 @@ class Windows:
 def inner_axes(rank: int, numbers: Numbers) -> Axes:
     """The operand axes that windows keep: neither collapsed (inserted) nor batching."""
     return tuple(i for i in range(rank) if i not in numbers[1] and i not in numbers[3])
-
-
-def check_windows(
-    name: str, x: ShapedArray, indices: ShapedArray, numbers: Numbers, sizes: tuple[int, ...]
-) -> None:
-    """Raise unless dimension numbers and window sizes fit the operand and the indices."""
-
-    def need(fits: bool, what: str) -> None:
-        if not fits:
-            raise ShapeError(
-                f"{name}: {what}; got operand {x}, indices {indices}, window sizes {sizes} "
-                f"and {numbers}"
-            )
-
-    def distinct(axes: Axes, rank: int) -> bool:
-        return len(set(axes)) == len(axes) and all(0 <= a < rank for a in axes)
-
-    if not dtypes.is_integer(indices.dtype):
-        raise DTypeError(f"{name}: indices must be integers, got {indices}")
-    fields = numbers._fields
-    windows, absent, mapped, batching, batching_of = numbers
-    need(indices.ndim > 0, "indices need a last axis that holds the index vectors")
-    need(
-        len(mapped) == indices.shape[-1],
-        f"{fields[2]} must name an axis for each of the indices' last axis",
-    )
-    need(
-        distinct(absent + batching, x.ndim) and distinct(mapped + batching, x.ndim),
-        f"{fields[1]}, {fields[2]} and {fields[3]} must name distinct axes of the operand",
-    )
-    need(
-        len(batching) == len(batching_of) and distinct(batching_of, indices.ndim - 1),
-        f"{fields[4]} must name an axis of the indices, but not the last, for each of {fields[3]}",
-    )
-    inner = inner_axes(x.ndim, numbers)
-    rank = indices.ndim - 1 + len(inner)
-    need(
-        len(windows) == len(inner)
-        and distinct(windows, rank)
-        and tuple(sorted(windows)) == windows,
-        f"{fields[0]} must name, ascending, an axis for each of the windows' {len(inner)} axes",
-    )
-    need(len(sizes) == x.ndim, "there must be a window size for each axis of the operand")
-    need(
-        all(
-            sizes[d] == 1 and x.shape[d] == indices.shape[i]
-            for d, i in zip(batching, batching_of, strict=True)
-        ),
-        "batching axes must agree in size and have windows of size 1",
-    )
-    need(all(sizes[d] == 1 for d in absent), f"{fields[1]} must have windows of size 1")
-    need(
-        all(0 <= s <= n for d, (s, n) in enumerate(zip(sizes, x.shape, strict=True))
-            if d not in batching),
-        "windows must not be larger than the operand",
-    )  # fmt: skip

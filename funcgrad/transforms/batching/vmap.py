@@ -7,6 +7,7 @@ from typing import Any
 
 from funcgrad import tree
 from funcgrad.core.array import Array
+from funcgrad.core.aval import ShapedArray
 from funcgrad.core.display.tracebacks import boundary
 from funcgrad.core.refs import check_distinct
 from funcgrad.core.trace import aval_of
@@ -115,10 +116,21 @@ def _normalized(
             name = leaf_names(fun, args, kwargs)[i]
             raise BatchingError(
                 f"vmap of {name_of(fun)}: in_axes maps axis {axis} of argument {name}, which is "
-                f"{aval} with {aval.ndim} axes; use None to pass it whole"
+                f"{aval} with {aval.ndim} axes; use None to pass it whole{_implied(axis, aval)}"
             )
         dims.append(axis % aval.ndim)
     return dims
+
+
+def _implied(axis: object, aval: ShapedArray) -> str:
+    """What an axis asks for, in JAX's words."""
+    if type(axis) is not int:
+        return ""
+    rank = axis + 1 if axis >= 0 else -axis
+    return (
+        f". vmap was requested to map its argument along axis {axis}, which implies that its rank "
+        f"should be at least {rank}, but is only {aval.ndim} (its shape is {aval.shape})"
+    )
 
 
 def _mapped_size(
@@ -134,10 +146,13 @@ def _mapped_size(
     if len(found) == 1:
         return found.pop()
     if not found:
-        raise BatchingError(
-            f"vmap of {name_of(fun)}: no argument is mapped (in_axes are all None), so axis_size= "
-            "must say how many lanes there are"
+        why = (
+            "vmap must have at least one non-None value in in_axes, or axis_size must be specified"
+            if leaves
+            else "vmap wrapped function must be passed at least one argument containing an array "
+            f"or axis_size must be specified, got empty *args={args} and **kwargs={kwargs}"
         )
+        raise BatchingError(f"vmap of {name_of(fun)}: no argument is mapped: {why}")
     names = leaf_names(fun, args, kwargs)
     listed = "; ".join(
         f"{name} has size {n} at axis {d}"

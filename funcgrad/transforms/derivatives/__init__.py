@@ -13,4 +13,5 @@
 - `jacobian`: whole Jacobians: `jacfwd` column by column, `jacrev` row by row, and the `hessian` of
   both
 - `pullback`: reverse mode inside of a shard_map: transposes that wait until it is known what varies
+- `taylor`: Taylor mode: all derivatives along a curve at once, up to an order
 """

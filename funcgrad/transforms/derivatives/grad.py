@@ -418,8 +418,9 @@ def _positions(
     for n, i in zip(nums, chosen, strict=True):
         if not 0 <= i < len(args):
             raise TypeError(
-                f"{what} of {name_of(fun)}: argnums={n} needs at least "
-                f"{n + 1 if n >= 0 else -n} positional arguments, got {len(args)}"
+                f"{what} of {name_of(fun)}: differentiating with respect to argnums={n} requires "
+                f"at least {n + 1 if n >= 0 else -n} positional arguments to be passed by the "
+                f"caller, but got only {len(args)} positional arguments."
             )
     return chosen
 
@@ -436,11 +437,15 @@ def _check_inputs(what: str, fun: Callable, args: tuple, chosen: Sequence[int], 
         else:
             got = aval_of(leaf)
             if holomorphic and not dtypes.is_complex(got.dtype):
-                need = "holomorphic=True needs complex arguments"
+                need = (
+                    f"{what} with holomorphic=True requires inputs with complex dtype, but got "
+                    f"{got.dtype}"
+                )
             elif not dtypes.is_inexact(got.dtype) and not allow_int:
                 need = (
-                    "gradients exist for floating-point and complex arguments; convert it to "
-                    "float, choose others by argnums=, or set allow_int=True for a float0 gradient"
+                    f"{what} requires real- or complex-valued inputs (input dtype that is a "
+                    f"sub-dtype of np.inexact), but got {got.dtype}; convert it to float, choose "
+                    "others by argnums=, or set allow_int=True for a float0 gradient"
                 )
             else:
                 continue
@@ -473,18 +478,24 @@ def _check_scalar(
         shown = got if flat.out_tree == _LEAF else f"{flat.out_tree} of ({got})"
         hint = "return (value, aux) with has_aux=True, " if len(outs) > 1 else "sum or average it, "
         raise DifferentiationError(
+            "Gradient only defined for scalar-output functions. "
             f"{what} of {name_of(fun)}: the function must return one scalar, got {shown}; {hint}"
             "or use jacrev, jacfwd or vjp for other results"
         )
     dtype = avals[0].dtype
     if holomorphic and not dtypes.is_complex(dtype):
-        need = "a complex scalar where holomorphic=True"
+        need = "a complex scalar"
+        why = f"{what} with holomorphic=True requires outputs with complex dtype, but got {dtype}"
     elif not holomorphic and not dtypes.is_float(dtype):
         need = "a real floating-point scalar (or set holomorphic=True for a complex one)"
+        why = (
+            f"{what} requires real-valued outputs (output dtype that is a sub-dtype of "
+            f"np.floating), but got {dtype}"
+        )
     else:
         return
     raise DifferentiationError(
-        f"{what} of {name_of(fun)}: the function must return {need}, got {avals[0]}"
+        f"{what} of {name_of(fun)}: the function must return {need}, got {avals[0]}; {why}"
     )
 
 

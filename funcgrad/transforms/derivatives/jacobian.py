@@ -133,14 +133,19 @@ def _check_inputs(what: str, fun: Callable, args: Sequence[Tree], chosen: Sequen
     for name, x in zip(names, leaves, strict=True):
         aval = aval_of(x)
         if holo and not dtypes.is_complex(aval.dtype):
-            need = "holomorphic=True needs complex arguments"
+            need = f"{what} with holomorphic=True requires inputs with complex dtype, but got"
         elif not dtypes.is_inexact(aval.dtype):
-            need = "derivatives exist for floating-point and complex arguments; convert it to float"
+            need = f"convert it to float: {what} requires inputs of floats or complex numbers, got"
         elif what == "jacfwd" and dtypes.is_complex(aval.dtype) and not holo:
-            need = "set holomorphic=True for complex arguments"
+            need = (
+                "set holomorphic=True for complex arguments: jacfwd requires real-valued inputs "
+                "(input dtype that is a sub-dtype of np.floating), but got"
+            )
         else:
             continue
-        raise DifferentiationError(f"{what} of {name_of(fun)}: argument {name} is {aval}; {need}")
+        raise DifferentiationError(
+            f"{what} of {name_of(fun)}: argument {name} is {aval}; {need} {aval.dtype}"
+        )
 
 
 def _check_outputs(what: str, fun: Callable, avals: Sequence[ShapedArray], holo: bool) -> None:

@@ -215,10 +215,10 @@ def test_known_indices_follow_an_explicit_mode():
 @pytest.mark.parametrize(
     ("idx", "words"),
     [
-        (4, "index 4 is out of bounds for axis 0 with size 4"),
-        (s_[0, -6], "index -6 is out of bounds for axis 1 with size 5"),
-        (s_[:, np.array([1, 5, 7])], "index 5 is out of bounds for axis 1 with size 5"),
-        (s_[..., np.array(3)], "index 3 is out of bounds for axis 2 with size 3"),
+        (4, "index 4 out of bounds for axis 0 with size 4"),
+        (s_[0, -6], "index -6 out of bounds for axis 1 with size 5"),
+        (s_[:, np.array([1, 5, 7])], "index 5 out of bounds for axis 1 with size 5"),
+        (s_[..., np.array(3)], "index 3 out of bounds for axis 2 with size 3"),
         (np.array([2**63], np.uint64), "out of bounds for axis 0"),
     ],
 )
@@ -273,13 +273,25 @@ def test_masks_are_known_under_differentiation(rng):
 @pytest.mark.parametrize(
     ("idx", "error", "words"),
     [
-        (s_[0, 0, 0, 0], IndexError, r"too many indices: .*\(4, 5, 3\) has no 4 axes"),
+        (
+            s_[0, 0, 0, 0],
+            IndexError,
+            "Too many indices: .* 3-dimensional, but 4 were",
+        ),
         (s_[..., 0, ...], IndexError, "single ellipsis"),
         (1.5, IndexError, "an index must be made of .*got 1.5"),
         ("a", IndexError, "an index must be made of"),
         (np.array([0.5]), IndexError, r"integers or booleans, got f64\[1\]"),
-        (m0[:3], IndexError, r"boolean index of shape \(3,\) does not fit"),
-        (s_[0, m0], IndexError, r"boolean index of shape \(4,\) does not fit"),
+        (
+            m0[:3],
+            IndexError,
+            r"did not match .* from 0: they are \(4,\), .* index \(3,\)",
+        ),
+        (
+            s_[0, m0],
+            IndexError,
+            r"did not match .* from 1: they are \(5,\), .* index \(4,\)",
+        ),
         (s_[i2, np.array([1, 2, 3])], ShapeError, r"do not broadcast: .*\(2,\), \(3,\)"),
     ],
 )

@@ -174,10 +174,11 @@ at = np.zeros((2, 1), int)
 @pytest.mark.parametrize(
     ("updates", "numbers", "error", "words"),
     [
-        ((2, 5), ROW, ShapeError, "larger than the operand"),
-        ((3, 4), ROW, ShapeError, r"updates f32\[3,4\] must have shape \(2, 4\)"),
-        ((2,), ROW, ShapeError, r"updates f32\[2\] must have shape"),
-        ((2, 4), ELEMENT, ShapeError, "update_window_dims must name"),
+        ((2, 5), ROW, ShapeError, "Bounds of the window .* axis 1 .* has 5, the operand 4"),
+        ((3, 4), ROW, ShapeError, r"same as those of the indices: \(3,\) and \(2,\); got operand"),
+        ((2,), ROW, ShapeError, r"Updates tensor must be of rank 2; got 1\."),
+        ((2, 4), ELEMENT, ShapeError, "Updates tensor must be of rank 1"),
+        ((2,), ELEMENT._replace(inserted_window_dims=()), ShapeError, "window of size 0; .*rank 2"),
     ],
 )
 def test_shape_errors(updates, numbers, error, words):
