@@ -36,10 +36,11 @@ class Spec(NamedTuple):
 
     def check(self, value: np.ndarray) -> None:
         """Raise RequestError unless an array is of this type."""
-        fits = len(value.shape) == len(self.shape) and all(
-            w in (ANY, n) for n, w in zip(value.shape, self.shape, strict=True)
-        )
-        if value.dtype != self.dtype or not fits:
+        fits = value.dtype == self.dtype and len(value.shape) == len(self.shape)
+        if fits:
+            for given, wanted in zip(value.shape, self.shape, strict=True):
+                fits = fits and wanted in (ANY, given)
+        if not fits:
             raise RequestError(
                 f"the input {self.name!r} must be {NAMES[self.dtype]} of shape {list(self.shape)}, "
                 f"got {NAMES[value.dtype]} of shape {list(value.shape)}"
@@ -100,12 +101,12 @@ class Model:
 
     def arguments(self, given: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """The inputs of a request in order, checked."""
-        names = [s.name for s in self.inputs]
-        if set(given) != set(names):
+        if len(given) != len(self.inputs) or not all(s.name in given for s in self.inputs):
+            names = [s.name for s in self.inputs]
             raise RequestError(f"{self.name} needs the inputs {names}, got {sorted(given)}")
-        for spec in self.inputs:
-            spec.check(given[spec.name])
-        values = [given[n] for n in names]
+        values = [given[s.name] for s in self.inputs]
+        for spec, value in zip(self.inputs, values, strict=True):
+            spec.check(value)
         if self.is_batched and len({v.shape[0] for v in values}) > 1:
             raise RequestError(f"the inputs of {self.name} differ in their first axis")
         return values
@@ -180,7 +181,7 @@ class Repository:
 
     def __init__(self, models: Sequence[Served] = (), sizes: Sequence[int] = (1,)):
         self.sizes = sizes
-        self._models: dict[str, dict[str, Served]] = {}
+        self._models: dict[str, dict[str, Served]] = {}  # the latest version is the last one
         self._lock = threading.Lock()
         self.paths: dict[str, Path] = {}
         for model in models:
@@ -190,7 +191,8 @@ class Repository:
         """Serve a model from now on, in place of one of the same name and version."""
         with self._lock:
             versions = {**self._models.get(model.name, {}), model.version: model}
-            self._models = {**self._models, model.name: versions}
+            ordered = sorted(versions.items(), key=lambda v: (len(v[0]), v[0]))
+            self._models = {**self._models, model.name: dict(ordered)}
 
     def load(self, path: str | Path) -> None:
         """Serve a file, or all in a folder: `folder/name.onnx`, or `folder/name/version/*.onnx`,
@@ -251,12 +253,12 @@ class Repository:
 
     def versions(self, name: str) -> list[str]:
         """A model's versions, the latest one last."""
-        return sorted(self._models.get(name, ()), key=lambda v: (len(v), v))
+        return list(self._models.get(name, ()))
 
     def get(self, name: str, version: str | None = None) -> Served:
         """A model, of a version or of the latest."""
-        versions = self.versions(name)
+        versions = self._models.get(name, {})
         if not versions or version not in (None, *versions):
             what = f"version {version} of the model {name!r}" if versions else f"model {name!r}"
             raise RequestError(f"there is no {what}; there are {self.names()}", 404, "not_found")
-        return self._models[name][version or versions[-1]]
+        return versions[next(reversed(versions)) if version is None else version]

@@ -231,6 +231,36 @@ def test_clients_that_go_are_dropped():
     assert len(sizes) == 1
 
 
+def test_clients_that_hang_up_are_dropped():
+    # A server of the protocol ends no task then: it tells who receives.
+    model, sizes = slow_model(0.15)
+    app = app_of(model, batching=Batching(max_batch_size=1))
+    sent = []
+
+    async def hangs_up():
+        told = [{"type": "http.request", "body": request(x=X)}]
+
+        async def receive():
+            if not told:
+                await asyncio.sleep(0.06)
+            return told.pop() if told else {"type": "http.disconnect"}
+
+        async def send(message):
+            sent.append(message)
+
+        scope = {"type": "http", "method": "POST", "path": infer_path("mlp"), "headers": []}
+        await app(scope, receive, send)
+
+    async def every():
+        await asyncio.gather(*(hangs_up() for _ in range(4)))
+        return await call(app, "POST", infer_path("mlp"), request(x=X))
+
+    assert asyncio.run(every())[0] == 200
+    assert {m["status"] for m in sent if "status" in m} == {499}
+    assert len(sizes) == 2
+    assert 'funcgrad_inference_failure{reason="cancelled"} 4' in get(app, "/metrics")[2].decode()
+
+
 def test_lower_priorities_go_first():
     model, _ = slow_model(0.02)
     app = app_of(model, batching=Batching(max_batch_size=1))
