@@ -1,11 +1,11 @@
 """Requests a second of a served MLP, by a client in C over loopback.
 
     python -m benchmarks.serving small      # ratios of interleaved rounds
-    python -m benchmarks.serving wide --connections 64
+    python -m benchmarks.serving wide --connections 64 --tensors bytes
 
 Server and client are a process each, the client with one request under way on each connection, and
 every answer is checked. `constant` is an application of three lines on the same server: what the
-machine and the server leave to any.
+machine and the server leave to any. `two` are two processes.
 """
 
 from __future__ import annotations
@@ -20,21 +20,28 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 import urllib.request
 from collections.abc import Awaitable, Callable, Iterator
+from http.client import HTTPResponse
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
+import funcgrad as fg
 import funcgrad.numpy as fnp
-from funcgrad.serve import App, Batching, Model, Repository
+from funcgrad import export
 
 ROOT = Path(__file__).parent.parent
 # The weights of the wide one are larger than a processor's caches: a single row waits for them.
 WIDTHS = {"small": (16, 64, 64, 4), "wide": (64, 3072, 3072, 4)}
 DELAY = 0.002
-HOWS = {"constant": (1, 0.0), "none": (1, 0.0), "batches": (32, 0.0), "delay": (32, DELAY)}
+HOWS = {
+    "constant": "", "none": "--max-batch-size 1", "batches": "--max-batch-size 32",
+    "delay": f"--max-batch-size 32 --max-delay {DELAY}",
+    "two": "--max-batch-size 32 --processes 2",
+}  # fmt: skip
 
 
 def weights(kind: str) -> list[np.ndarray]:
@@ -45,8 +52,8 @@ def weights(kind: str) -> list[np.ndarray]:
     ]
 
 
-def application(kind: str, batch: int, delay: float) -> App:
-    """The MLP behind the protocol."""
+def exported(kind: str, path: Path) -> None:
+    """Write the MLP to a file."""
     layers = weights(kind)
 
     def mlp(x):
@@ -54,10 +61,8 @@ def application(kind: str, batch: int, delay: float) -> App:
             x = fnp.maximum(x @ w, 0)
         return x @ layers[-1]
 
-    model = Model("mlp", mlp, {"x": ("float32", (-1, WIDTHS[kind][0]))})
-    how = Batching(max_batch_size=batch, max_delay=delay)
-    model.warm_up(how.sizes)
-    return App(Repository([model]), how)
+    rows = fg.ShapeDtypeStruct(export.symbolic_shape(f"b, {WIDTHS[kind][0]}"), "float32")
+    export.export(fg.jit(mlp))(rows).save(path)
 
 
 def constant(kind: str, binary: bool) -> Callable[..., Awaitable[None]]:
@@ -79,15 +84,11 @@ def constant(kind: str, binary: bool) -> Callable[..., Awaitable[None]]:
     return app
 
 
-def serve(kind: str, how: str, binary: bool, listening: int) -> None:
-    """The server's process."""
+def serve(kind: str, binary: bool, port: int) -> None:
+    """The constant's process."""
     import uvicorn
 
-    app = constant(kind, binary) if how == "constant" else application(kind, *HOWS[how])
-    # As a socket, not as `fd`, which uvicorn takes for one of Unix: answers would wait for
-    # acknowledgements (TCP_NODELAY isn't set there), and that is all that was measured.
-    config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off")
-    uvicorn.Server(config).run(sockets=[socket.socket(fileno=listening)])
+    uvicorn.run(constant(kind, binary), port=port, log_level="warning", access_log=False)
 
 
 def requests(kind: str, n: int, binary: bool) -> list[tuple[bytes, np.ndarray]]:
@@ -131,26 +132,34 @@ def ask(client: Path, port: int, connections: int, seconds: float, file: Path) -
 
 
 @contextlib.contextmanager
-def served(kind: str, how: str, binary: bool) -> Iterator[int]:
+def served(kind: str, how: str, binary: bool, path: Path) -> Iterator[int]:
     """The port of a server that is ready."""
-    listening = socket.create_server(("127.0.0.1", 0))
-    port = listening.getsockname()[1]
-    listening.set_inheritable(True)
-    call = [sys.executable, "-m", "benchmarks.serving", kind, "--serve", how, str(int(binary)),
-            str(listening.fileno())]  # fmt: skip
-    process = subprocess.Popen(call, cwd=ROOT, pass_fds=[listening.fileno()], env=os.environ)
-    listening.close()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+    if how == "constant":
+        call = ["benchmarks.serving", kind, "--constant", str(port), str(int(binary))]
+    else:
+        call = ["funcgrad.serve", str(path), "--port", str(port), *HOWS[how].split()]
+    process = subprocess.Popen([sys.executable, "-m", *call], cwd=ROOT, env=os.environ)
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/health/ready", timeout=60):
-            yield port
+        for _ in range(600):
+            with contextlib.suppress(OSError), request(port, "v2/health/ready"):
+                break
+            time.sleep(0.1)
+        yield port
     finally:
         process.terminate()
         process.wait()
 
 
+def request(port: int, path: str) -> HTTPResponse:
+    """What a server says at a path."""
+    return urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=60)
+
+
 def computed(port: int) -> tuple[float, float]:
     """How long batches took so far, and how many there were."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+    with request(port, "metrics") as answer:
         text = answer.read().decode()
     found = [re.search(rf"compute_seconds_{what}{{.*}} (.*)", text) for what in ("sum", "count")]
     return tuple(float(f.group(1)) if f else 0.0 for f in found)
@@ -159,9 +168,12 @@ def computed(port: int) -> tuple[float, float]:
 def measured(kind: str, binary: bool, args: argparse.Namespace, folder: Path) -> None:
     """Print what each way gives."""
     some, one = (written(folder / f"{n}", requests(kind, n, binary)) for n in (16, 1))
-    found: dict[str, list[np.ndarray]] = {how: [] for how in HOWS}
+    found: dict[str, list[np.ndarray]] = {how: [] for how in args.hows.split(",")}
     with contextlib.ExitStack() as stack:
-        ports = {how: stack.enter_context(served(kind, how, binary)) for how in HOWS}
+        ports = {
+            how: stack.enter_context(served(kind, how, binary, folder / "mlp.fg"))
+            for how in args.hows.split(",")
+        }
         for i in range(args.rounds + 1):
             for how, port in ports.items():
                 sums = np.array(computed(port))
@@ -184,22 +196,24 @@ def main() -> None:
     """Print what was measured."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("kind", choices=tuple(WIDTHS))
-    parser.add_argument("--serve", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--constant", nargs=2, type=int, help=argparse.SUPPRESS)
     parser.add_argument("--connections", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=1)
+    parser.add_argument("--hows", default=",".join(HOWS), help="ways to serve, none among them")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tensors", choices=("json", "bytes"), default="json")
     args = parser.parse_args()
     binary = args.tensors == "bytes"
-    if args.serve:
-        how, binary, listening = args.serve
-        serve(args.kind, how, bool(int(binary)), int(listening))
+    if args.constant:
+        port, binary = args.constant
+        serve(args.kind, bool(binary), port)
         return
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         source = str(Path(__file__).with_suffix(".c"))
         subprocess.run(["cc", "-D_GNU_SOURCE", "-O2", source, "-lm", "-o", folder / "client"],
                        check=True)  # fmt: skip
+        exported(args.kind, folder / "mlp.fg")
         measured(args.kind, binary, args, folder)
 
 

@@ -18,6 +18,8 @@ from funcgrad.serve.log import writer
 from funcgrad.serve.models import Repository
 from funcgrad.serve.workers import Supervisor, Worker
 
+SWITCH = 0.0005  # seconds, after which a thread gives up Python's lock
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Load the models, then serve them until the process is told to end."""
@@ -87,10 +89,11 @@ def told(args: argparse.Namespace) -> dict:
 
 
 def settle() -> None:
-    """Take what there is for what stays: requests make garbage, and to look for that among models
-    takes longer than a request."""
+    """Take what there is for what stays: to look for requests' garbage among models takes longer
+    than a request. And let a thread that has computed tell its results soon."""
     gc.collect()
     gc.freeze()
+    sys.setswitchinterval(SWITCH)
 
 
 def worked(

@@ -21,11 +21,12 @@ import numpy as np
 from funcgrad.serve.deadlines import Deadlines
 from funcgrad.serve.log import Entry
 from funcgrad.serve.metrics import Metrics
-from funcgrad.serve.models import Model
+from funcgrad.serve.models import ANY, Model
 from funcgrad.serve.protocol import RequestError
 
-# Seconds. To a thread and back takes as long: what takes less runs between two turns of the loop.
-QUICK = 0.0003
+# Seconds. What takes less runs between two turns of the loop: a thread has to wait for Python's
+# lock, there and back, while the loop is busy.
+QUICK = 0.001
 # Seconds after which it is asked whether a client is still there: it takes a task to ask.
 UNSEEN = 0.05
 
@@ -99,8 +100,9 @@ class Batcher:
         self._labels = {"model": model.name, "version": model.version}
         self._worker: asyncio.Task | None = None
         self._took = QUICK  # seconds, of the last batches
-        self._unanswered = Deadlines(how.timeout, self._late)
-        self._unseen = Deadlines(UNSEEN, _Waiting.watch)
+        self._is_ragged = any(ANY in s.shape[1:] for s in model.inputs)
+        self._unseen = Deadlines(min(UNSEEN, how.timeout), self._slow)
+        self._unanswered = Deadlines(how.timeout - self._unseen.seconds, self._late)
 
     async def infer(
         self, values: Sequence[np.ndarray], priority: int = 0, entry: Entry | None = None,
@@ -121,15 +123,17 @@ class Batcher:
         if self._worker is None or self._worker.done():
             self._worker = loop.create_task(self._work())
         self._more.set()
-        clocks = self._unanswered, self._unseen
-        for clock in clocks:
-            clock.add(waiting)
+        self._unseen.add(waiting)
         try:
             return await waiting.result
         finally:
-            for clock in clocks:
-                clock.remove(waiting)
+            self._unseen.remove(waiting)
+            self._unanswered.remove(waiting)
             waiting.end()
+
+    def _slow(self, waiting: _Waiting) -> None:
+        waiting.watch()
+        self._unanswered.add(waiting)
 
     def _late(self, waiting: _Waiting) -> None:
         what = f"{self.model.name} didn't answer within {self.how.timeout} s"
@@ -168,7 +172,7 @@ class Batcher:
             waiting = self._queue[0][2]
             if not waiting.result.done():
                 full = total + waiting.size > self.how.max_batch_size
-                alike = not batch or _fit(batch[0], waiting)
+                alike = not batch or not self._is_ragged or _fit(batch[0], waiting)
                 if batch and (full or not alike or not self.model.is_batched):
                     break
                 batch.append(waiting)
