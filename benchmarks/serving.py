@@ -160,7 +160,7 @@ def request(port: int, path: str) -> HTTPResponse:
 def computed(port: int) -> tuple[float, float]:
     """How long batches took so far, and how many there were."""
     with request(port, "metrics") as answer:
-        text = answer.read().decode()
+        text = answer.read().decode(errors="replace")  # the constant says what it always says
     found = [re.search(rf"compute_seconds_{what}{{.*}} (.*)", text) for what in ("sum", "count")]
     return tuple(float(f.group(1)) if f else 0.0 for f in found)
 
