@@ -21,6 +21,7 @@ from funcgrad.transforms.jit.jit import jit
 from funcgrad.transforms.jit.make_jaxpr import eval_shape
 
 ANY = -1
+CLOSE = 0.01  # of a result's size: how far it may be from what it was on another processor
 
 
 class Spec(NamedTuple):
@@ -52,6 +53,7 @@ class Model:
 
     fun(*inputs) gives an array or a tree of them; inputs: {name: (dtype, shape)} in the order of
     its arguments, with -1 for the axis 0 of batches. It is compiled for each size that it meets.
+    check: is called before the model is served, and raises where it isn't what it should be.
     Raises ArgumentError where the types are none that the protocol has, or the function doesn't
     take them.
 
@@ -65,9 +67,9 @@ class Model:
 
     def __init__(
         self, name: str, fun: Callable, inputs: Mapping[str, tuple[Any, Sequence[int]]],
-        version: str = "1",
+        version: str = "1", check: Callable[[], None] | None = None,
     ):  # fmt: skip
-        self.name, self.version = name, version
+        self.name, self.version, self._check = name, version, check
         self.inputs = [Spec(k, np.dtype(d), tuple(s)) for k, (d, s) in inputs.items()]
         self._fun = jit(fun)
         first, second = (self._outputs(fun, n) for n in (2, 3))
@@ -117,10 +119,12 @@ class Model:
         return {s.name: np.asarray(x) for s, x in zip(self.outputs, outs, strict=True)}
 
     def warm_up(self, sizes: Sequence[int] = (1,)) -> None:
-        """Compile for batches of these sizes, on zeros."""
+        """Compile for batches of these sizes, on zeros, and check what it computes."""
         for n in sizes if self.is_batched else (1,):
             self.run([np.zeros([n if m == ANY else m for m in s.shape], s.dtype)
                       for s in self.inputs])  # fmt: skip
+        if self._check is not None:
+            self._check()
 
 
 Served = Model | Generator
@@ -164,7 +168,13 @@ def _exported(path: Path, name: str, version: str) -> Model:
         args, kwargs = exported.in_tree.unflatten(leaves)
         return exported.call(*args, **kwargs)
 
-    return Model(name, fun, inputs, version)
+    def check() -> None:
+        if (differ := exported.check_samples()) > CLOSE:
+            raise FormatError(
+                f"{path} gives results that differ from its samples' by {differ:.2g} of their size"
+            )
+
+    return Model(name, fun, inputs, version, check)
 
 
 class Repository:

@@ -182,7 +182,8 @@ def test_what_waits_too_long_is_given_up():
 
 def test_clients_that_send_slowly_are_given_up_and_others_served_meanwhile():
     model, _ = slow_model(0)
-    app = App(Repository([model]), body_timeout=0.1)
+    model.warm_up((4,))
+    app = App(Repository([model]), body_timeout=0.5)
     sent, whole = [], request(x=X)
 
     async def trickles():
@@ -332,6 +333,24 @@ def test_exported_functions_are_models(tmp_path):
     got = results(post(App(models), request(x=X), infer_path("linear"))[2])
     np.testing.assert_allclose(got["output.y"], X @ W, rtol=1e-5)
     np.testing.assert_allclose(got["output.sum"], X.sum(1), rtol=1e-5)
+
+
+def test_samples_of_a_file_are_tried_before_it_is_served(tmp_path):
+    f = export.export(fg.jit(lambda x: x @ W))(fg.ShapeDtypeStruct((4, 3), "float32"))
+    path = tmp_path / "linear.fg"
+    f.save(path, [(X,)])
+    models = Repository()
+    models.load(path)
+    good = load_model(path)
+    good.warm_up()
+
+    sample = export.load(path).samples[0]
+    other = sample._replace(results=tuple(np.asarray(r) + 1 for r in sample.results))
+    export.Exported(f._content, [other]).save(path)
+    with pytest.raises(FormatError, match="differ from its samples' by"):
+        models.reload("linear")
+    got = results(post(App(models), request(x=X), infer_path("linear"))[2])
+    np.testing.assert_allclose(got["output"], X @ W, rtol=1e-5)
 
 
 def test_a_swap_has_no_error_and_a_failed_one_keeps_the_old(tmp_path):
