@@ -1,33 +1,47 @@
-"""Requests a second of a served MLP, by a client of its own over loopback.
+"""Requests a second of a served MLP, by a client in C over loopback.
 
-    python -m benchmarks.serving     # ratios of interleaved rounds: batches against none
+    python -m benchmarks.serving small      # ratios of interleaved rounds
+    python -m benchmarks.serving wide --connections 64 --tensors bytes
 
-Server and client are a process each; the client keeps connections open, with one request each
-under way, and checks every answer against NumPy's.
+Server and client are a process each, the client with one request under way on each connection, and
+every answer is checked. `constant` is an application of three lines on the same server: what the
+machine and the server leave to any. `two` are two processes.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
-import selectors
+import re
 import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
+import urllib.request
+from collections.abc import Awaitable, Callable, Iterator
+from http.client import HTTPResponse
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
+import funcgrad as fg
 import funcgrad.numpy as fnp
-from funcgrad.serve import App, Batching, Model, Repository
+from funcgrad import export
 
 ROOT = Path(__file__).parent.parent
-WIDTHS = {"small": (16, 64, 64, 4), "wide": (64, 1024, 1024, 4)}
+# The weights of the wide one are larger than a processor's caches: a single row waits for them.
+WIDTHS = {"small": (16, 64, 64, 4), "wide": (64, 3072, 3072, 4)}
 DELAY = 0.002
+HOWS = {
+    "constant": "", "none": "--max-batch-size 1", "batches": "--max-batch-size 32",
+    "delay": f"--max-batch-size 32 --max-delay {DELAY}",
+    "two": "--max-batch-size 32 --processes 2",
+}  # fmt: skip
 
 
 def weights(kind: str) -> list[np.ndarray]:
@@ -38,8 +52,8 @@ def weights(kind: str) -> list[np.ndarray]:
     ]
 
 
-def application(kind: str, batch: int, delay: float) -> App:
-    """The MLP behind the protocol."""
+def exported(kind: str, path: Path) -> None:
+    """Write the MLP to a file."""
     layers = weights(kind)
 
     def mlp(x):
@@ -47,20 +61,34 @@ def application(kind: str, batch: int, delay: float) -> App:
             x = fnp.maximum(x @ w, 0)
         return x @ layers[-1]
 
-    model = Model("mlp", mlp, {"x": ("float32", (-1, WIDTHS[kind][0]))})
-    how = Batching(max_batch_size=batch, max_delay=delay)
-    model.warm_up(how.sizes)
-    return App(Repository([model]), how)
+    rows = fg.ShapeDtypeStruct(export.symbolic_shape(f"b, {WIDTHS[kind][0]}"), "float32")
+    export.export(fg.jit(mlp))(rows).save(path)
 
 
-def serve(kind: str, batch: int, delay: float, listening: int) -> None:
-    """The server's process."""
+def constant(kind: str, binary: bool) -> Callable[..., Awaitable[None]]:
+    """An application that says what the MLP says of the first request."""
+    (_, wanted), *_ = requests(kind, 1, binary)
+    told: dict = {"model_name": "mlp", "model_version": "1", "outputs": [
+        {"name": "output", "datatype": "FP32", "shape": [1, len(wanted)]}]}  # fmt: skip
+    if not binary:
+        told["outputs"][0]["data"] = wanted.tolist()
+    body = json.dumps(told).encode() + (wanted.tobytes() if binary else b"")
+    headers = [(b"content-length", str(len(body)).encode())]
+
+    async def app(scope: dict, receive: Callable, send: Callable) -> None:
+        if scope["type"] == "http":
+            await receive()
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await send({"type": "http.response.body", "body": body})
+
+    return app
+
+
+def serve(kind: str, binary: bool, port: int) -> None:
+    """The constant's process."""
     import uvicorn
 
-    # As a socket, not as `fd`, which uvicorn takes for one of Unix: answers would wait for
-    # acknowledgements (TCP_NODELAY isn't set there), and that is all that was measured.
-    config = uvicorn.Config(application(kind, batch, delay), log_level="warning", access_log=False)
-    uvicorn.Server(config).run(sockets=[socket.socket(fileno=listening)])
+    uvicorn.run(constant(kind, binary), port=port, log_level="warning", access_log=False)
 
 
 def requests(kind: str, n: int, binary: bool) -> list[tuple[bytes, np.ndarray]]:
@@ -87,104 +115,106 @@ def requests(kind: str, n: int, binary: bool) -> list[tuple[bytes, np.ndarray]]:
     return found
 
 
-def answered(kind: str, data: bytes, binary: bool) -> np.ndarray | None:
-    """The result in an answer, or None where it isn't whole yet."""
-    head, found, body = data.partition(b"\r\n\r\n")
-    if not found:
-        return None
-    head = head.lower()
-    length = int(head.split(b"content-length:", 1)[1].split(b"\r", 1)[0])
-    if len(body) < length:
-        return None
-    if b" 200 " not in head[:15]:
-        raise SystemExit(f"the server answered {data[:300]!r}")
-    if binary:
-        return np.frombuffer(body[-4 * WIDTHS[kind][-1] :], "f4")
-    return np.array(json.loads(body)["outputs"][0]["data"])
+def written(path: Path, asked: list[tuple[bytes, np.ndarray]]) -> Path:
+    """A file of requests, as the client reads it."""
+    parts = [np.array([len(asked), len(asked[0][1])], "i4").tobytes()]
+    for text, wanted in asked:
+        parts += [np.int32(len(text)).tobytes(), text, wanted.astype("f4").tobytes()]
+    path.write_bytes(b"".join(parts))
+    return path
 
 
-def ask(kind: str, port: int, connections: int, seconds: float, binary: bool) -> np.ndarray:
-    """The latencies of all requests that were answered in this time."""
-    texts = requests(kind, 16, binary)
-    selector, latencies = selectors.DefaultSelector(), []
-    state: dict = {}
-    for i in range(connections):
-        s = socket.create_connection(("127.0.0.1", port))
-        s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        selector.register(s, selectors.EVENT_READ, i % len(texts))
-        s.sendall(texts[i % len(texts)][0])
-        state[s] = [b"", time.perf_counter()]
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end or not latencies:
-        for event, _ in selector.select(1):
-            s, i = event.fileobj, event.data
-            state[s][0] += s.recv(65536)
-            got = answered(kind, state[s][0], binary)
-            if got is None:
-                continue
-            latencies.append(time.perf_counter() - state[s][1])
-            if not np.allclose(got, texts[i][1], atol=1e-4):
-                raise SystemExit(f"a wrong answer: {got}, not {texts[i][1]}")
-            state[s] = [b"", time.perf_counter()]
-            s.sendall(texts[i][0])
-    for s in state:
-        s.close()
-    return np.array(latencies)
+def ask(client: Path, port: int, connections: int, seconds: float, file: Path) -> np.ndarray:
+    """Requests a second, and the seconds that half and 99 % of them took."""
+    call = [client, str(port), str(connections), str(seconds), file]
+    told = subprocess.run(call, check=True, capture_output=True, text=True).stdout.split()
+    return np.array([int(told[0]) / seconds, float(told[1]), float(told[2])])
 
 
-class Server:
-    """A server's process, until the end of the `with`."""
+@contextlib.contextmanager
+def served(kind: str, how: str, binary: bool, path: Path) -> Iterator[int]:
+    """The port of a server that is ready."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+    if how == "constant":
+        call = ["benchmarks.serving", kind, "--constant", str(port), str(int(binary))]
+    else:
+        call = ["funcgrad.serve", str(path), "--port", str(port), *HOWS[how].split()]
+    process = subprocess.Popen([sys.executable, "-m", *call], cwd=ROOT, env=os.environ)
+    try:
+        for _ in range(600):
+            with contextlib.suppress(OSError), request(port, "v2/health/ready"):
+                break
+            time.sleep(0.1)
+        yield port
+    finally:
+        process.terminate()
+        process.wait()
 
-    def __init__(self, kind: str, batch: int, delay: float):
-        listening = socket.create_server(("127.0.0.1", 0))
-        self.port = listening.getsockname()[1]
-        listening.set_inheritable(True)
-        call = [sys.executable, "-m", "benchmarks.serving", "--serve", kind, str(batch), str(delay),
-                str(listening.fileno())]  # fmt: skip
-        self.process = subprocess.Popen(
-            call, cwd=ROOT, pass_fds=[listening.fileno()], env=os.environ
+
+def request(port: int, path: str) -> HTTPResponse:
+    """What a server says at a path."""
+    return urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=60)
+
+
+def computed(port: int) -> tuple[float, float]:
+    """How long batches took so far, and how many there were."""
+    with request(port, "metrics") as answer:
+        text = answer.read().decode(errors="replace")  # the constant says what it always says
+    found = [re.search(rf"compute_seconds_{what}{{.*}} (.*)", text) for what in ("sum", "count")]
+    return tuple(float(f.group(1)) if f else 0.0 for f in found)
+
+
+def measured(kind: str, binary: bool, args: argparse.Namespace, folder: Path) -> None:
+    """Print what each way gives."""
+    some, one = (written(folder / f"{n}", requests(kind, n, binary)) for n in (16, 1))
+    found: dict[str, list[np.ndarray]] = {how: [] for how in args.hows.split(",")}
+    with contextlib.ExitStack() as stack:
+        ports = {
+            how: stack.enter_context(served(kind, how, binary, folder / "mlp.fg"))
+            for how in args.hows.split(",")
+        }
+        for i in range(args.rounds + 1):
+            for how, port in ports.items():
+                sums = np.array(computed(port))
+                given = one if how == "constant" else some
+                took = ask(folder / "client", port, args.connections, args.seconds, given)
+                total, count = np.array(computed(port)) - sums
+                if i:  # the first warms up
+                    found[how].append(np.append(took, total / max(count, 1)))
+    print(f"{kind}, {'bytes' if binary else 'JSON'}, {args.connections} connections")
+    middle = {how: np.median(rows, axis=0) for how, rows in found.items()}
+    for how, (rate, half, most, batch) in middle.items():
+        ratio = statistics.median(
+            a[0] / b[0] for a, b in zip(found[how], found["none"], strict=True)
         )
-        listening.close()
-
-    def __enter__(self) -> Server:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.process.terminate()
-        self.process.wait()
+        print(f"  {how:8} {rate:7.0f} requests/s, {ratio:.2f} x none; p50 {half * 1e3:.2f} ms, "
+              f"p99 {most * 1e3:.2f} ms; a batch computes {batch * 1e3:.3f} ms")  # fmt: skip
 
 
 def main() -> None:
     """Print what was measured."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--serve", nargs=4, help=argparse.SUPPRESS)
-    parser.add_argument("--connections", type=int, default=32)
-    parser.add_argument("--seconds", type=float, default=2)
+    parser.add_argument("kind", choices=tuple(WIDTHS))
+    parser.add_argument("--constant", nargs=2, type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--connections", type=int, default=64)
+    parser.add_argument("--seconds", type=float, default=1)
+    parser.add_argument("--hows", default=",".join(HOWS), help="ways to serve, none among them")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--tensors", choices=("json", "bytes"), default="json")
     args = parser.parse_args()
-    if args.serve:
-        kind, batch, delay, listening = args.serve
-        serve(kind, int(batch), float(delay), int(listening))
+    binary = args.tensors == "bytes"
+    if args.constant:
+        port, binary = args.constant
+        serve(args.kind, bool(binary), port)
         return
-    for kind in WIDTHS:
-        hows = {"none": (1, 0.0), "batches": (32, 0.0), "delay": (32, DELAY)}
-        for binary in (False, True):
-            rates: dict = {how: [] for how in hows}
-            slow: dict = {how: [] for how in hows}
-            for _ in range(args.rounds):
-                for how, (batch, delay) in hows.items():
-                    with Server(kind, batch, delay) as server:
-                        ask(kind, server.port, args.connections, 0.5, binary)
-                        took = ask(kind, server.port, args.connections, args.seconds, binary)
-                    rates[how].append(len(took) / args.seconds)
-                    slow[how].append(np.percentile(took, 99))
-            middle = {how: statistics.median(r) for how, r in rates.items()}
-            print(f"{kind}, {'bytes' if binary else 'JSON'}, {args.connections} connections")
-            for how, rate in middle.items():
-                print(
-                    f"  {how:8} {rate:8.0f} requests/s, {rate / middle['none']:.2f} x none; "
-                    f"p99 {statistics.median(slow[how]) * 1e3:.1f} ms"
-                )
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        source = str(Path(__file__).with_suffix(".c"))
+        subprocess.run(["cc", "-D_GNU_SOURCE", "-O2", source, "-lm", "-o", folder / "client"],
+                       check=True)  # fmt: skip
+        exported(args.kind, folder / "mlp.fg")
+        measured(args.kind, binary, args, folder)
 
 
 if __name__ == "__main__":

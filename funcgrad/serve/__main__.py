@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import os
 import socket
 import sys
@@ -17,6 +18,8 @@ from funcgrad.serve.log import writer
 from funcgrad.serve.models import Repository
 from funcgrad.serve.workers import Supervisor, Worker
 
+SWITCH = 0.0005  # seconds, after which a thread gives up Python's lock
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Load the models, then serve them until the process is told to end."""
@@ -29,6 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     models = Repository(sizes=batching.sizes if args.processes == 1 else ())
     for path in args.models:
         models.load(path)
+    settle()
     if args.processes == 1:
         app = application(models, batching, args)
         uvicorn.run(app, host=args.host, port=args.port, **told(args))
@@ -38,7 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     def work(models: Repository, channel: socket.socket) -> None:
         models.warm_up(batching.sizes)
-        asyncio.run(worked(uvicorn, listening, models, channel, batching, args))
+        settle()
+        worked(uvicorn, listening, models, channel, batching, args)
 
     sys.exit(Supervisor(models, work, args.processes).run())
 
@@ -83,7 +88,15 @@ def told(args: argparse.Namespace) -> dict:
     }  # fmt: skip
 
 
-async def worked(
+def settle() -> None:
+    """Take what there is for what stays: to look for requests' garbage among models takes longer
+    than a request. And let a thread that has computed tell its results soon."""
+    gc.collect()
+    gc.freeze()
+    sys.setswitchinterval(SWITCH)
+
+
+def worked(
     uvicorn: ModuleType, listening: socket.socket, models: Repository, channel: socket.socket,
     batching: Batching, args: argparse.Namespace,
 ) -> None:  # fmt: skip
@@ -92,9 +105,14 @@ async def worked(
     worker = Worker(channel, models, app.metrics)
     app.reload, app.totals = worker.reload, worker.totals
     server = uvicorn.Server(uvicorn.Config(app, **told(args)))
-    doing = asyncio.create_task(worker.run(lambda: server.started))
-    await server.serve(sockets=[listening])
-    doing.cancel()
+
+    async def serving() -> None:
+        doing = asyncio.create_task(worker.run(lambda: server.started))
+        await server.serve(sockets=[listening])
+        doing.cancel()
+
+    with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
+        runner.run(serving())
 
 
 if __name__ == "__main__":

@@ -13,7 +13,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from funcgrad.errors import FuncgradError
-from funcgrad.serve.batching import Batcher, Batching
+from funcgrad.serve.batching import Batcher, Batching, Receive
+from funcgrad.serve.deadlines import Deadlines
 from funcgrad.serve.decoding import Decoder
 from funcgrad.serve.generation import Generator
 from funcgrad.serve.log import Entry
@@ -31,11 +32,12 @@ from funcgrad.serve.streams import (
     unless_gone,
 )
 
-Receive = Callable[[], Awaitable[dict]]
 Send = Callable[[dict], Awaitable[None]]
-# Status, body or its parts as they come, and headers.
+# Status, body or its parts as they come, and headers; without any it is JSON.
 Answer = tuple[int, bytes | AsyncGenerator[bytes, None], list[tuple[bytes, bytes]]]
 HEADER = b"inference-header-content-length"
+JSON = (b"content-type", b"application/json")
+BYTES = (b"content-type", b"application/octet-stream")
 
 
 class App:
@@ -62,10 +64,11 @@ class App:
     ):  # fmt: skip
         self.models = models
         self.batching = batching or Batching()
-        self.max_body, self.body_timeout, self.token = max_body, body_timeout, token
+        self.max_body, self.token = max_body, token
         self.reload, self.log = reload or self._reload, log
         self.metrics = Metrics()
         self.totals = totals or self._totals
+        self._bodies = Deadlines(body_timeout, _Reader.give_up)
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="funcgrad-serve")
         # A model that is replaced finishes what waits for it, and is gone with its queue.
         self._batchers: weakref.WeakKeyDictionary[Model, Batcher] = weakref.WeakKeyDictionary()
@@ -83,22 +86,20 @@ class App:
             return
         if scope["type"] != "http":
             return
-        headers: list[tuple[bytes, bytes]] = []
         body: bytes | AsyncGenerator[bytes, None]
         entry = Entry(scope["method"], scope["path"])
-        scope = {**scope, "funcgrad": entry}
         try:
-            status, body, headers = await self._answer(scope, receive)
+            status, body, headers = await self._answer(scope, entry, receive)
         except RequestError as e:
-            status, body = e.status, json.dumps({"error": str(e)}).encode()
+            status, body, headers = e.status, json.dumps({"error": str(e)}).encode(), []
             self.metrics.add("inference_failure", 1, reason=e.reason)
         except Exception as e:
-            status, body = 500, json.dumps({"error": f"{type(e).__name__}: {e}"}).encode()
+            error = {"error": f"{type(e).__name__}: {e}"}
+            status, body, headers = 500, json.dumps(error).encode(), []
             self.metrics.add("inference_failure", 1, reason="internal")
+        if not headers:
+            headers.append(JSON)
         headers.append((b"x-request-id", entry.id.encode()))
-        kinds = {k for k, _ in headers}
-        if b"content-type" not in kinds:
-            headers.append((b"content-type", b"application/json"))
         if not isinstance(body, bytes):
             await send({"type": "http.response.start", "status": status, "headers": headers})
             await sent_in_parts(body, receive, send)
@@ -113,7 +114,7 @@ class App:
         if self.log is not None:
             self.log(entry.told(status))
 
-    async def _answer(self, scope: dict, receive: Receive) -> Answer:
+    async def _answer(self, scope: dict, entry: Entry, receive: Receive) -> Answer:
         parts = [p for p in scope["path"].split("/") if p]
         method = scope["method"]
         if parts[:2] == ["v2", "health"] and len(parts) == 3 and parts[2] in ("live", "ready"):
@@ -128,26 +129,26 @@ class App:
             told = {"name": "funcgrad", "version": "2", "extensions": ["binary_tensor_data"]}
             return 200, json.dumps(told).encode(), []
         if parts[:2] == ["v2", "models"] and len(parts) >= 3:
-            return await self._model(parts[2:], method, scope, receive)
+            return await self._model(parts[2:], scope, entry, receive)
         if parts[:2] == ["v2", "repository"]:
             return await self._repository(parts[2:], method)
         raise RequestError(f"there is nothing at {scope['path']}", 404, "not_found")
 
-    async def _model(self, parts: list[str], method: str, scope: dict, receive: Receive) -> Answer:
-        name, version, rest = parts[0], None, parts[1:]
+    async def _model(self, parts: list[str], scope: dict, entry: Entry, receive: Receive) -> Answer:
+        name, version, rest, method = parts[0], None, parts[1:], scope["method"]
         if rest[:1] == ["versions"] and len(rest) > 1:
             version, rest = rest[1], rest[2:]
         model = self.models.get(name, version)
-        entry: Entry = scope["funcgrad"]
         entry.model, entry.version = name, model.version
         if not rest and method == "GET":
             return 200, json.dumps(model.described(self.models.versions(name))).encode(), []
         if rest == ["ready"] and method == "GET":
             return 200, b"{}", []
         if rest == ["infer"] and method == "POST":
-            return await self._infer(model, scope, receive)
+            return await self._infer(model, dict(scope["headers"]), entry, receive)
         if rest in (["generate"], ["generate_stream"]) and method == "POST":
-            return await self._generate(model, rest == ["generate_stream"], scope, receive)
+            body = await self._body(dict(scope["headers"]), receive)
+            return await self._generate(model, rest == ["generate_stream"], body, entry, receive)
         raise RequestError(f"there is no {method} {scope['path']}", 404, "not_found")
 
     async def _repository(self, parts: list[str], method: str) -> Answer:
@@ -165,16 +166,16 @@ class App:
             return 200, b"{}", []
         raise RequestError("a repository has index and models/…/load", 404, "not_found")
 
-    async def _infer(self, model: Served, scope: dict, receive: Receive) -> Answer:
+    async def _infer(
+        self, model: Served, headers: dict[bytes, bytes], entry: Entry, receive: Receive
+    ) -> Answer:
         if not isinstance(model, Model):
             raise RequestError(f"{model.name} generates: ask generate or generate_stream")
-        headers = dict(scope["headers"])
         body = await self._body(headers, receive)
         length = headers.get(HEADER)
         if length is not None and not length.isdigit():
             raise RequestError(f"{HEADER.decode()} is {length!r}")
         request = Request(body, None if length is None else int(length))
-        entry: Entry = scope["funcgrad"]
         entry.named(request.id)
         priority = priority_in(request.parameters)
         values = model.arguments(request.inputs)
@@ -182,22 +183,20 @@ class App:
         if batcher is None:
             batcher = Batcher(model, self.batching, self.metrics, self._pool)
             self._batchers[model] = batcher
-        outs = await batcher.infer(values, priority, entry)
+        outs = await batcher.infer(values, priority, entry, receive)
         text, head = response(model.name, model.version, request, outs)
         self.metrics.add("inference_success", 1, model=model.name, version=model.version)
         if head is None:
             return 200, text, []
-        kind = (b"content-type", b"application/octet-stream")
-        return 200, text, [(HEADER, str(head).encode()), kind]
+        return 200, text, [(HEADER, str(head).encode()), BYTES]
 
     async def _generate(
-        self, model: Served, is_stream: bool, scope: dict, receive: Receive
+        self, model: Served, is_stream: bool, body: bytes, entry: Entry, receive: Receive
     ) -> Answer:
         if not isinstance(model, Generator):
             raise RequestError(f"{model.name} doesn't generate: ask infer")
-        body = await self._body(dict(scope["headers"]), receive)
         prompt, options, priority, name = generation_request(model, body)
-        scope["funcgrad"].named(name)
+        entry.named(name)
         decoder = self._decoders.get(model)
         if decoder is None:
             decoder = Decoder(model, self.batching, self.metrics, self._pool)
@@ -214,11 +213,17 @@ class App:
         return 200, json.dumps(generated(model, found)).encode(), []
 
     async def _body(self, headers: dict, receive: Receive) -> bytes:
+        reader = _Reader()
+        self._bodies.add(reader)
         try:
-            async with asyncio.timeout(self.body_timeout):
-                return await self._whole_body(headers, receive)
-        except TimeoutError:
+            return await self._whole_body(headers, receive)
+        except asyncio.CancelledError:
+            if not reader.gave_up:
+                raise
+            reader.task.uncancel()
             raise RequestError("the request's body didn't come in time", 408, "slow") from None
+        finally:
+            self._bodies.remove(reader)
 
     async def _whole_body(self, headers: dict, receive: Receive) -> bytes:
         parts, size = [], 0
@@ -243,6 +248,19 @@ class App:
         given = dict(scope["headers"]).get(b"authorization", b"")
         if not hmac.compare_digest(given, b"Bearer " + self.token.encode()):
             raise RequestError("a token is needed", 401, "token")
+
+
+class _Reader:
+    """The task that reads a body, which gives up where that doesn't come in time."""
+
+    def __init__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self.task, self.gave_up = task, False
+
+    def give_up(self) -> None:
+        """Read no more."""
+        self.gave_up = self.task.cancel()
 
 
 async def _lifespan(receive: Receive, send: Send) -> None:

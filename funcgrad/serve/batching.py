@@ -11,20 +11,26 @@ import asyncio
 import heapq
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from funcgrad.serve.deadlines import Deadlines
 from funcgrad.serve.log import Entry
 from funcgrad.serve.metrics import Metrics
-from funcgrad.serve.models import Model
+from funcgrad.serve.models import ANY, Model
 from funcgrad.serve.protocol import RequestError
 
-# Seconds. To a thread and back takes as long: what takes less runs between two turns of the loop.
-QUICK = 0.0003
+# Seconds. What takes less runs between two turns of the loop: a thread has to wait for Python's
+# lock, there and back, while the loop is busy.
+QUICK = 0.001
+# Seconds after which it is asked whether a client is still there: it takes a task to ask.
+UNSEEN = 0.05
+
+Receive = Callable[[], Awaitable[dict]]
 
 
 @dataclass(frozen=True)
@@ -53,10 +59,34 @@ class Batching:
 
 class _Waiting:
     def __init__(
-        self, values: Sequence[np.ndarray], size: int, result: asyncio.Future, entry: Entry | None
-    ):
+        self, values: Sequence[np.ndarray], size: int, result: asyncio.Future,
+        entry: Entry | None, receive: Receive | None,
+    ):  # fmt: skip
         self.values, self.size, self.result, self.entry = values, size, result, entry
         self.since = time.monotonic()
+        self._receive = receive
+        self._watch: asyncio.Task | None = None
+
+    def fail(self, what: str, status: int, reason: str) -> None:
+        """Answer that it failed, unless it has an answer."""
+        if not self.result.done():
+            self.result.set_exception(RequestError(what, status, reason))
+
+    def watch(self) -> None:
+        """From now on, fail when the client goes."""
+        if self._receive is not None:
+            self._watch = asyncio.create_task(self._until_gone(self._receive))
+
+    async def _until_gone(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self.fail("the client has gone", 499, "cancelled")
+
+    def end(self) -> None:
+        """Nobody waits for it any more: it is dropped from the queue."""
+        self.result.cancel()
+        if self._watch is not None:
+            self._watch.cancel()
 
 
 class Batcher:
@@ -69,36 +99,45 @@ class Batcher:
         self._more = asyncio.Event()
         self._labels = {"model": model.name, "version": model.version}
         self._worker: asyncio.Task | None = None
-        self._took = QUICK  # seconds, of the last batch
+        self._took = QUICK  # seconds, of the last batches
+        self._is_ragged = any(ANY in s.shape[1:] for s in model.inputs)
+        self._unseen = Deadlines(min(UNSEEN, how.timeout), self._slow)
+        self._unanswered = Deadlines(how.timeout - self._unseen.seconds, self._late)
 
     async def infer(
-        self, values: Sequence[np.ndarray], priority: int = 0, entry: Entry | None = None
-    ) -> dict[str, Any]:
+        self, values: Sequence[np.ndarray], priority: int = 0, entry: Entry | None = None,
+        receive: Receive | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
         """The results for a request's inputs; lower priorities go first. The entry of the log is
-        told what became of it."""
+        told what became of it; `receive` says when the client has gone."""
         if len(self._queue) >= self.how.max_queue:
             raise RequestError(
                 f"the queue of {self.model.name} is full with {self.how.max_queue} requests",
                 503, "queue_full",
             )  # fmt: skip
         loop = asyncio.get_running_loop()
-        result = loop.create_future()
-        size = int(values[0].shape[0]) if self.model.is_batched else 1
-        waiting = _Waiting(values, size, result, entry)
+        size = values[0].shape[0] if self.model.is_batched else 1
+        waiting = _Waiting(values, size, loop.create_future(), entry, receive)
         heapq.heappush(self._queue, (priority, next(self._numbers), waiting))
-        self.metrics.add("inference_pending", 1, **self._labels)
+        self.metrics.set("inference_pending", len(self._queue), **self._labels)
         if self._worker is None or self._worker.done():
             self._worker = loop.create_task(self._work())
         self._more.set()
+        self._unseen.add(waiting)
         try:
-            async with asyncio.timeout(self.how.timeout):
-                return await result
-        except TimeoutError:
-            raise RequestError(
-                f"{self.model.name} didn't answer within {self.how.timeout} s", 503, "timeout"
-            ) from None
+            return await waiting.result
         finally:
-            result.cancel()  # of a client that has gone: it is dropped from the queue
+            self._unseen.remove(waiting)
+            self._unanswered.remove(waiting)
+            waiting.end()
+
+    def _slow(self, waiting: _Waiting) -> None:
+        waiting.watch()
+        self._unanswered.add(waiting)
+
+    def _late(self, waiting: _Waiting) -> None:
+        what = f"{self.model.name} didn't answer within {self.how.timeout} s"
+        waiting.fail(what, 503, "timeout")
 
     async def _work(self) -> None:
         """Run batches until nothing waits."""
@@ -133,13 +172,13 @@ class Batcher:
             waiting = self._queue[0][2]
             if not waiting.result.done():
                 full = total + waiting.size > self.how.max_batch_size
-                alike = not batch or _fit(batch[0], waiting)
+                alike = not batch or not self._is_ragged or _fit(batch[0], waiting)
                 if batch and (full or not alike or not self.model.is_batched):
                     break
                 batch.append(waiting)
                 total += waiting.size
             heapq.heappop(self._queue)
-            self.metrics.add("inference_pending", -1, **self._labels)
+        self.metrics.set("inference_pending", len(self._queue), **self._labels)
         return batch
 
     async def _run(self, batch: list[_Waiting]) -> None:
@@ -148,23 +187,22 @@ class Batcher:
             self.metrics.observe("queue_seconds", start - waiting.since, **self._labels)
         try:
             if self._took < QUICK:
-                outs = together(self.model, batch)
+                outs, computed = timed(self.model, batch)
             else:
                 loop = asyncio.get_running_loop()
-                outs = await loop.run_in_executor(self.pool, together, self.model, batch)
+                outs, computed = await loop.run_in_executor(self.pool, timed, self.model, batch)
         except Exception as e:
             for waiting in batch:
-                if not waiting.result.done():
-                    waiting.result.set_exception(
-                        RequestError(f"{self.model.name} failed: {e}", 500, "model")
-                    )
+                waiting.fail(f"{self.model.name} failed: {e}", 500, "model")
             return
-        self._took = time.monotonic() - start
-        self.metrics.observe("compute_seconds", self._took, **self._labels)
+        # One batch that was interrupted makes no slow model.
+        self._took = min(computed, 2 * self._took)
+        took = time.monotonic() - start
+        self.metrics.observe("compute_seconds", took, **self._labels)
         total = sum(w.size for w in batch)
         for waiting in batch:
             if waiting.entry is not None:
-                waiting.entry.ran(total, start - waiting.since, self._took)
+                waiting.entry.ran(total, start - waiting.since, took)
         self.metrics.add("inference_exec_count", 1, **self._labels)
         self.metrics.add("inference_count", total, **self._labels)
         for waiting, out in zip(batch, outs, strict=True):
@@ -175,6 +213,13 @@ class Batcher:
 def _fit(a: _Waiting, b: _Waiting) -> bool:
     """Whether requests have the same types but for the first axis."""
     return all(x.shape[1:] == y.shape[1:] for x, y in zip(a.values, b.values, strict=True))
+
+
+def timed(model: Model, batch: Sequence[_Waiting]) -> tuple[list[dict[str, np.ndarray]], float]:
+    """The results of `together`, and the seconds that its thread computed: waiting for another
+    thread says nothing of the model."""
+    start = time.thread_time()
+    return together(model, batch), time.thread_time() - start
 
 
 def together(model: Model, batch: Sequence[_Waiting]) -> list[dict[str, np.ndarray]]:

@@ -36,7 +36,10 @@ class Metrics:
 
     def observe(self, name: str, seconds: float, **labels: str) -> None:
         """Enter a duration."""
-        made = self.seconds[name].setdefault(tuple(labels.items()), [[0] * (len(BOUNDS) + 1), 0.0])
+        of, key = self.seconds[name], tuple(labels.items())
+        made = of.get(key)
+        if made is None:
+            made = of[key] = [[0] * (len(BOUNDS) + 1), 0.0]
         made[0][bisect_left(BOUNDS, seconds)] += 1
         made[1] += seconds
 

@@ -21,6 +21,7 @@ from funcgrad.transforms.jit.jit import jit
 from funcgrad.transforms.jit.make_jaxpr import eval_shape
 
 ANY = -1
+CLOSE = 0.01  # of a result's size: how far it may be from what it was on another processor
 
 
 class Spec(NamedTuple):
@@ -36,10 +37,11 @@ class Spec(NamedTuple):
 
     def check(self, value: np.ndarray) -> None:
         """Raise RequestError unless an array is of this type."""
-        fits = len(value.shape) == len(self.shape) and all(
-            w in (ANY, n) for n, w in zip(value.shape, self.shape, strict=True)
-        )
-        if value.dtype != self.dtype or not fits:
+        fits = value.dtype == self.dtype and len(value.shape) == len(self.shape)
+        if fits:
+            for given, wanted in zip(value.shape, self.shape, strict=True):
+                fits = fits and wanted in (ANY, given)
+        if not fits:
             raise RequestError(
                 f"the input {self.name!r} must be {NAMES[self.dtype]} of shape {list(self.shape)}, "
                 f"got {NAMES[value.dtype]} of shape {list(value.shape)}"
@@ -51,6 +53,7 @@ class Model:
 
     fun(*inputs) gives an array or a tree of them; inputs: {name: (dtype, shape)} in the order of
     its arguments, with -1 for the axis 0 of batches. It is compiled for each size that it meets.
+    check: is called before the model is served, and raises where it isn't what it should be.
     Raises ArgumentError where the types are none that the protocol has, or the function doesn't
     take them.
 
@@ -64,9 +67,9 @@ class Model:
 
     def __init__(
         self, name: str, fun: Callable, inputs: Mapping[str, tuple[Any, Sequence[int]]],
-        version: str = "1",
+        version: str = "1", check: Callable[[], None] | None = None,
     ):  # fmt: skip
-        self.name, self.version = name, version
+        self.name, self.version, self._check = name, version, check
         self.inputs = [Spec(k, np.dtype(d), tuple(s)) for k, (d, s) in inputs.items()]
         self._fun = jit(fun)
         first, second = (self._outputs(fun, n) for n in (2, 3))
@@ -100,12 +103,12 @@ class Model:
 
     def arguments(self, given: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """The inputs of a request in order, checked."""
-        names = [s.name for s in self.inputs]
-        if set(given) != set(names):
+        if len(given) != len(self.inputs) or not all(s.name in given for s in self.inputs):
+            names = [s.name for s in self.inputs]
             raise RequestError(f"{self.name} needs the inputs {names}, got {sorted(given)}")
-        for spec in self.inputs:
-            spec.check(given[spec.name])
-        values = [given[n] for n in names]
+        values = [given[s.name] for s in self.inputs]
+        for spec, value in zip(self.inputs, values, strict=True):
+            spec.check(value)
         if self.is_batched and len({v.shape[0] for v in values}) > 1:
             raise RequestError(f"the inputs of {self.name} differ in their first axis")
         return values
@@ -116,10 +119,12 @@ class Model:
         return {s.name: np.asarray(x) for s, x in zip(self.outputs, outs, strict=True)}
 
     def warm_up(self, sizes: Sequence[int] = (1,)) -> None:
-        """Compile for batches of these sizes, on zeros."""
+        """Compile for batches of these sizes, on zeros, and check what it computes."""
         for n in sizes if self.is_batched else (1,):
             self.run([np.zeros([n if m == ANY else m for m in s.shape], s.dtype)
                       for s in self.inputs])  # fmt: skip
+        if self._check is not None:
+            self._check()
 
 
 Served = Model | Generator
@@ -163,7 +168,13 @@ def _exported(path: Path, name: str, version: str) -> Model:
         args, kwargs = exported.in_tree.unflatten(leaves)
         return exported.call(*args, **kwargs)
 
-    return Model(name, fun, inputs, version)
+    def check() -> None:
+        if (differ := exported.check_samples()) > CLOSE:
+            raise FormatError(
+                f"{path} gives results that differ from its samples' by {differ:.2g} of their size"
+            )
+
+    return Model(name, fun, inputs, version, check)
 
 
 class Repository:
@@ -180,7 +191,7 @@ class Repository:
 
     def __init__(self, models: Sequence[Served] = (), sizes: Sequence[int] = (1,)):
         self.sizes = sizes
-        self._models: dict[str, dict[str, Served]] = {}
+        self._models: dict[str, dict[str, Served]] = {}  # the latest version is the last one
         self._lock = threading.Lock()
         self.paths: dict[str, Path] = {}
         for model in models:
@@ -190,7 +201,8 @@ class Repository:
         """Serve a model from now on, in place of one of the same name and version."""
         with self._lock:
             versions = {**self._models.get(model.name, {}), model.version: model}
-            self._models = {**self._models, model.name: versions}
+            ordered = sorted(versions.items(), key=lambda v: (len(v[0]), v[0]))
+            self._models = {**self._models, model.name: dict(ordered)}
 
     def load(self, path: str | Path) -> None:
         """Serve a file, or all in a folder: `folder/name.onnx`, or `folder/name/version/*.onnx`,
@@ -251,12 +263,12 @@ class Repository:
 
     def versions(self, name: str) -> list[str]:
         """A model's versions, the latest one last."""
-        return sorted(self._models.get(name, ()), key=lambda v: (len(v), v))
+        return list(self._models.get(name, ()))
 
     def get(self, name: str, version: str | None = None) -> Served:
         """A model, of a version or of the latest."""
-        versions = self.versions(name)
+        versions = self._models.get(name, {})
         if not versions or version not in (None, *versions):
             what = f"version {version} of the model {name!r}" if versions else f"model {name!r}"
             raise RequestError(f"there is no {what}; there are {self.names()}", 404, "not_found")
-        return self._models[name][version or versions[-1]]
+        return versions[next(reversed(versions)) if version is None else version]

@@ -22,6 +22,7 @@ DATATYPES: dict[str, np.dtype] = {
 }  # fmt: skip
 MAX_ID = 200
 NAMES = {dtype: name for name, dtype in DATATYPES.items()}
+_NARROW = {DATATYPES["FP16"], DATATYPES["BF16"]}
 
 
 class RequestError(Exception):
@@ -144,5 +145,4 @@ def response(
 
 
 def _listed(value: np.ndarray) -> Sequence[Any]:
-    narrow = value.dtype.name in ("bfloat16", "float16")
-    return (value.astype(np.float32) if narrow else value).reshape(-1).tolist()
+    return (value.astype(np.float32) if value.dtype in _NARROW else value).reshape(-1).tolist()

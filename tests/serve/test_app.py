@@ -182,7 +182,8 @@ def test_what_waits_too_long_is_given_up():
 
 def test_clients_that_send_slowly_are_given_up_and_others_served_meanwhile():
     model, _ = slow_model(0)
-    app = App(Repository([model]), body_timeout=0.1)
+    model.warm_up((4,))
+    app = App(Repository([model]), body_timeout=0.5)
     sent, whole = [], request(x=X)
 
     async def trickles():
@@ -229,6 +230,36 @@ def test_clients_that_go_are_dropped():
     assert first[0] == 200
     assert all(isinstance(o, asyncio.CancelledError) for o in others)
     assert len(sizes) == 1
+
+
+def test_clients_that_hang_up_are_dropped():
+    # A server of the protocol ends no task then: it tells who receives.
+    model, sizes = slow_model(0.15)
+    app = app_of(model, batching=Batching(max_batch_size=1))
+    sent = []
+
+    async def hangs_up():
+        told = [{"type": "http.request", "body": request(x=X)}]
+
+        async def receive():
+            if not told:
+                await asyncio.sleep(0.06)
+            return told.pop() if told else {"type": "http.disconnect"}
+
+        async def send(message):
+            sent.append(message)
+
+        scope = {"type": "http", "method": "POST", "path": infer_path("mlp"), "headers": []}
+        await app(scope, receive, send)
+
+    async def every():
+        await asyncio.gather(*(hangs_up() for _ in range(4)))
+        return await call(app, "POST", infer_path("mlp"), request(x=X))
+
+    assert asyncio.run(every())[0] == 200
+    assert {m["status"] for m in sent if "status" in m} == {499}
+    assert len(sizes) == 2
+    assert 'funcgrad_inference_failure{reason="cancelled"} 4' in get(app, "/metrics")[2].decode()
 
 
 def test_lower_priorities_go_first():
@@ -302,6 +333,24 @@ def test_exported_functions_are_models(tmp_path):
     got = results(post(App(models), request(x=X), infer_path("linear"))[2])
     np.testing.assert_allclose(got["output.y"], X @ W, rtol=1e-5)
     np.testing.assert_allclose(got["output.sum"], X.sum(1), rtol=1e-5)
+
+
+def test_samples_of_a_file_are_tried_before_it_is_served(tmp_path):
+    f = export.export(fg.jit(lambda x: x @ W))(fg.ShapeDtypeStruct((4, 3), "float32"))
+    path = tmp_path / "linear.fg"
+    f.save(path, [(X,)])
+    models = Repository()
+    models.load(path)
+    good = load_model(path)
+    good.warm_up()
+
+    sample = export.load(path).samples[0]
+    other = sample._replace(results=tuple(np.asarray(r) + 1 for r in sample.results))
+    export.Exported(f._content, [other]).save(path)
+    with pytest.raises(FormatError, match="differ from its samples' by"):
+        models.reload("linear")
+    got = results(post(App(models), request(x=X), infer_path("linear"))[2])
+    np.testing.assert_allclose(got["output"], X @ W, rtol=1e-5)
 
 
 def test_a_swap_has_no_error_and_a_failed_one_keeps_the_old(tmp_path):

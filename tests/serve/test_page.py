@@ -69,9 +69,11 @@ class Browser:
 
 
 @contextlib.contextmanager
-def served(application):
+def served(application, **options):
     uvicorn = pytest.importorskip("uvicorn")
-    server = uvicorn.Server(uvicorn.Config(application, port=0, log_level="error"))
+    server = uvicorn.Server(
+        uvicorn.Config(application, port=0, **{**options, "log_level": "critical"})
+    )
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
