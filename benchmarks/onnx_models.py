@@ -2,8 +2,9 @@
 
     python -m benchmarks.onnx_models     # ratios, ONNX Runtime's time / ours; needs onnxruntime
 
-Each model is written by `to_onnx`, read by `from_onnx`, and compiled; rounds are interleaved, with
-as many threads for both (OMP_NUM_THREADS), and every result is checked against the other's.
+Each model is written by `to_onnx`, read by `from_onnx`, and exported with its weights, as the file
+has them; what is called is `Exported.call`. Rounds are interleaved, with as many threads for both
+(OMP_NUM_THREADS), and every result is checked against the other's.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import numpy as np
 import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import lax, nn
-from funcgrad.export import from_onnx, to_onnx
+from funcgrad.export import export, from_onnx, to_onnx
 
 ROUNDS, SECONDS = 15, 0.05
 RNG = np.random.default_rng(0)
@@ -172,9 +173,9 @@ def ratio(made: Callable[[], Model], folder: str) -> float:
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     given = dict(zip([i.name for i in session.get_inputs()], args[1:], strict=True))
     read, params = from_onnx(path)
-    compiled = fg.jit(read)
     xs = [fnp.asarray(x) for x in args[1:]]
-    ours, theirs = (lambda: np.asarray(compiled(params, *xs))), (lambda: session.run(None, given))
+    call = export(fg.jit(lambda *xs: read(params, *xs)))(*xs).call
+    ours, theirs = (lambda: np.asarray(call(*xs))), (lambda: session.run(None, given))
     wanted, got = theirs()[0], ours()
     if np.abs(got - wanted).max() > 1e-4 * np.abs(wanted).max():
         raise SystemExit(f"{made.__name__}: results differ")

@@ -14,6 +14,7 @@ Array([2., 2., 2.], dtype=float32)
 - `signature`: what is known without the programs
 - `symbolic`: sizes with names
 - `unify`: one program of those for several sizes
+- `constants`: weights laid out as products read them
 - `rows`: whether rows are independent, so that one program does for any number of them
 - `program`: programs as JSON
 - `tensors`: arrays as safetensors

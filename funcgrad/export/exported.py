@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from funcgrad import dtypes, tree
+from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray, ShapeDtypeStruct, SymbolicSize
 from funcgrad.core.display.jaxpr_html import program_html
 from funcgrad.core.ir import ClosedJaxpr, eval_jaxpr
@@ -22,6 +23,7 @@ from funcgrad.core.sharding import NamedSharding
 from funcgrad.core.types import Tree
 from funcgrad.errors import ArgumentError, ExportError, FormatError
 from funcgrad.export.archive import pack, unpack
+from funcgrad.export.constants import laid_out
 from funcgrad.export.content import Content
 from funcgrad.export.program.trees import tree_from_json
 from funcgrad.export.rows import at_any, row_symbol
@@ -220,7 +222,8 @@ class Exported:
         """The function of arguments of the types it was exported for.
 
         It is compiled at the first call, and transformed as other functions are: by `grad`, `jvp`,
-        `vmap`, `jit`. Raises ArgumentError, which names the argument, for another type.
+        `vmap`, `jit`. Matrices that it captured are copied to the order in which products of few
+        rows read them fastest. Raises ArgumentError, which names the argument, for another type.
 
         >>> from funcgrad import export
         >>> f = export.export(fg.jit(lambda x: x**3))(1.0)
@@ -234,12 +237,21 @@ class Exported:
                 what_a=f"what {self.fun_name} was exported for", what_b="this call",
             )  # fmt: skip
         leaves = [as_array(x) for x in leaves]
-        return self.out_tree.unflatten(self._of(avals_of(leaves))._compiled(*leaves))
+        of = self._of(avals_of(leaves))
+        here = all(type(x) is Array for x in leaves) and self.nr_devices == 1
+        return self.out_tree.unflatten((of._laid_out if here else of._compiled)(*leaves))
 
     @functools.cached_property
     def _compiled(self) -> Callable[..., list]:
-        closed = self.jaxpr
+        return self._jitted(self.jaxpr)
 
+    @functools.cached_property
+    def _laid_out(self) -> Callable[..., list]:
+        """The same for arrays of the host, that aren't traced."""
+        closed = laid_out(self.jaxpr)
+        return self._compiled if closed is self.jaxpr else self._jitted(closed)
+
+    def _jitted(self, closed: ClosedJaxpr) -> Callable[..., list]:
         def run(*leaves: Any) -> list:
             return eval_jaxpr(closed.jaxpr, *closed.consts, *leaves)
 

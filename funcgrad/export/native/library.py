@@ -157,7 +157,7 @@ def _codes(exported: Exported, name: str, targets: Sequence[str]) -> dict[str, l
     rows = BLOCKS if exported.is_symbolic else (0,)
     return {
         target: codes_of(exported, [Piece(f"{runtime}{i}_{n}_", n) for n in rows], runtime,
-                         _reached(target))
+                         _reached(target), lays_out=len(targets) == 1)
         for i, target in enumerate(targets)
     }  # fmt: skip
 

@@ -88,10 +88,14 @@ def parts_of(exported: Exported, codes: dict[str, list[Code]]) -> Parts:
                 arrays[known[_key(c)]] = c
     one = exported.rows(1) if exported.row_size else exported
     consts = one.jaxpr.consts
-    numbers: dict[int, int] = {}  # of captured arrays, some of which are several inputs
-    for c in consts:
-        i = numbers.setdefault(id(c), len(numbers))
-        arrays[f"captured{i}"] = np.asarray(c.value)
+    panels = next(iter(codes.values()))[0].panels
+    # Of captured arrays, some of which are several inputs.
+    keys = [(id(c), panels.get(i)) for i, c in enumerate(consts)]
+    numbers: dict[tuple, int] = {}
+    for key, c in zip(keys, consts, strict=True):
+        laid, array = key[1], np.asarray(c.value)
+        name = f"captured{numbers.setdefault(key, len(numbers))}"
+        arrays[name] = array if laid is None else laid.of(array)
     weights = tensors_to_bytes(arrays)
     places, head = _places(weights)
     levels = [
@@ -108,7 +112,7 @@ def parts_of(exported: Exported, codes: dict[str, list[Code]]) -> Parts:
         constraints=_constraints(exported),
         weights=weights,
         head=head,
-        captured=tuple(places[f"captured{numbers[id(c)]}"] for c in consts),
+        captured=tuple(places[f"captured{numbers[key]}"] for key in keys),
         levels=levels,
     )
 

@@ -1,8 +1,9 @@
 """Simplification of programs before a backend sees them.
 
 Calls of nested programs are inlined; equal equations are computed once; operations that do nothing
-(a conversion to the same dtype, adding 0 to an integer, a transpose of a transpose) disappear; dead
-equations are dropped. Floating-point meaning is never changed (`ops.identities`).
+(a conversion to the same dtype, adding 0 to an integer, a transpose of a transpose) disappear, and
+so do transposes around convolutions (`turned`); dead equations are dropped. Floating-point meaning
+is never changed (`ops.identities`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from funcgrad.core.dce import has_effect
 from funcgrad.core.ir import Eqn, Jaxpr, Var
 from funcgrad.core.primitive import NoRule, Primitive, exact_params
 from funcgrad.core.rewriting import Writer
+from funcgrad.transforms.passes.turned import without_transposes
 
 
 def is_call(prim: Primitive) -> bool:
@@ -35,7 +37,7 @@ def simplify(jaxpr: Jaxpr, barriers: bool = False) -> Jaxpr:
 
 
 def _simplify(jaxpr: Jaxpr, barriers: bool) -> Jaxpr:
-    slim = _Simplifier(barriers).write(jaxpr)
+    slim = without_transposes(_Simplifier(barriers).write(jaxpr))
     if any(is_mark(e.prim) for e in slim.eqns):
         return _Unmarked(barriers).write(slim)
     return slim

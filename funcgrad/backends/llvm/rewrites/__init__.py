@@ -21,4 +21,8 @@ Scans:
 
 - `scan_blocks`: scans in blocks of turns, where products before them would fill memory
 - `panels`: matrices of a scan's products, laid out before it
+
+Constants:
+
+- `constants`: matrices that never change, laid out once for products of few rows
 """
