@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from funcgrad.core.backend import DEFAULT
 from funcgrad.core.sharding import HOST_KINDS, Device
-from funcgrad.core.types import ArrayModule, PlainArray
+from funcgrad.core.types import ArrayModule, Params, PlainArray
 from funcgrad.errors import ShardingError
+
+if TYPE_CHECKING:
+    from funcgrad.core.primitive import Primitive
+    from funcgrad.core.types import Result
 
 
 class Buffer(Protocol):
@@ -77,6 +81,22 @@ class Memory:
         there is none."""
         find = getattr(buffer, "__array_namespace__", None)
         return None if find is None else find()
+
+    def run(
+        self, prim: Primitive, values: Sequence[PlainArray], params: Params, here: PlainArray
+    ) -> Result:
+        """What an op makes of buffers on one device, on which the buffer `here` is: what its `impl`
+        makes of them. In the block of `current`.
+
+        Raises ShardingError if nothing computes with them.
+        """
+        xp = self.namespace(here)
+        if xp is None:
+            raise ShardingError(
+                f"{prim.name}: arrays on {self.device(here)} have no functions, so operations on "
+                f"them don't run one by one: {type(here)} has no __array_namespace__. Use jit"
+            )
+        return prim.impl(xp, *values, **params)
 
     def current(self, device: Device) -> AbstractContextManager:
         """The block in which these functions use a device."""

@@ -19,7 +19,7 @@ from funcgrad.core.array import (
 )
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.backend import spmd
-from funcgrad.core.buffers import beside, buffer_of, memory_of, memory_on
+from funcgrad.core.buffers import beside, buffer_of, memory_of, memory_on, on_host
 from funcgrad.core.eager.evaluated import evaluated, evaluated1, evaluated2
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.process.float_errors import errors, loud, quiet
@@ -27,7 +27,7 @@ from funcgrad.core.sharding import Device
 from funcgrad.core.trace import Trace
 from funcgrad.core.transfers import taken_in
 from funcgrad.core.types import Params, PlainArray, Result, Value, Values
-from funcgrad.errors import NonFiniteError, ShardingError
+from funcgrad.errors import NonFiniteError
 
 # Operands of which it is known without a look that they aren't cut over devices.
 _HERE = frozenset({Array, np.ndarray, bool, int, float, complex})
@@ -108,16 +108,10 @@ def _moved(x: Value, device: Device) -> PlainArray:
 
 
 def _run_on(device: Device, prim: Primitive, values: Values, params: Params) -> Result:
-    """What an op's `impl` makes of buffers on a device, there; of none, what it makes of itself."""
-    known = values or [_moved(0, device)]
-    xp = memory_of(known[0]).namespace(known[0])  # type: ignore[union-attr]
-    if xp is None:
-        raise ShardingError(
-            f"{prim.name}: arrays on {device} have no functions, so operations on them don't run "
-            f"one by one: {type(known[0])} has no __array_namespace__. Use jit"
-        )
-    with beside(known[0]):
-        return prim.impl(xp, *values, **params)
+    """What an op makes of buffers on a device, there; of none, what it makes of itself."""
+    here = values[0] if values else _moved(0, device)
+    with beside(here):
+        return memory_of(here).run(prim, values, params, here)  # type: ignore[union-attr]
 
 
 def _is_weak(operand: Value) -> bool:
@@ -141,6 +135,9 @@ def own(args: Values, outs: Sequence[PlainArray]) -> list:
 def _has(x: Value, wild: Callable) -> bool:
     """Whether an array (of a sharded one the part in this process) has such an element."""
     value = x.buffer if isinstance(x, Array) else buffer_of(x)
+    memory = memory_of(value)
+    if memory is not None and memory.namespace(value) is None:
+        value = on_host(value)
     with np.errstate(all="ignore"), beside(value):
         return dtypes.is_inexact(value.dtype) and bool(wild(value).any())
 

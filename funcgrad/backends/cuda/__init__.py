@@ -38,4 +38,5 @@ Running them:
 - `loaded`: that function with what it calls
 - `graphs`: programs captured and replayed
 - `device_program`: whole programs on a GPU
+- `eager`: operations one by one
 """

@@ -142,6 +142,11 @@ class Driver:
                       self.stream)  # fmt: skip
         self.synchronize()
 
+    def copy(self, to: int, source: int, nbytes: int) -> None:
+        """Copy bytes on the device."""
+        self.call("cuMemcpyDtoDAsync_v2", c_void_p(to), c_void_p(source), c_size_t(nbytes),
+                  self.stream)  # fmt: skip
+
     # ---- kernels
 
     def link(self, ptx: str) -> bytes:

@@ -32,16 +32,23 @@ _LARGEST = 3  # arrays that an error names
 
 
 class DeviceProgram(SimulatedProgram):
-    """A program that runs on a GPU."""
+    """A program that runs on a GPU.
+
+    replays: whether graphs are made of it
+    """
 
     def __init__(
-        self, program: Program, gpu: Gpu, communicators: Callable[[tuple], Any] | None = None
+        self,
+        program: Program,
+        gpu: Gpu,
+        communicators: Callable[[tuple], Any] | None = None,
+        replays: bool = True,
     ):
         has_library = gpu.blas is not None
         super().__init__(
             program, communicators, is_call=lambda s: has_library and bool(products(s))
         )
-        self.gpu = gpu
+        self.gpu, self.replays = gpu, replays
         # A product's descriptor, and a graph's memory, are one call's at a time.
         self._lock = threading.RLock()
         if communicators is not None or not self.program.comms:
@@ -65,13 +72,17 @@ class DeviceProgram(SimulatedProgram):
     def __call__(self, values: Sequence[Any], began: list | None = None) -> list[Any]:
         if began is not None:
             began.append(self)
-        self.gpu.driver.enter()
         stay = any(type(v) is DeviceBuffer for v in values)
+        results = self.on_device(values)
+        return results if stay else [y.get() for y in results]
+
+    def on_device(self, values: Sequence[Any]) -> list[DeviceBuffer]:
+        """The results, which stay there; the device may still work on them."""
+        self.gpu.driver.enter()
         try:
-            results = self._run(values)
+            return self._run(values)
         except OutOfDeviceMemory as error:
             raise OutOfDeviceMemory(self._too_large(str(error))) from None
-        return results if stay else [y.get() for y in results]
 
     def _run(self, values: Sequence[Any]) -> list[DeviceBuffer]:
         p = self.program
@@ -84,7 +95,7 @@ class DeviceProgram(SimulatedProgram):
         external = [x.address for x in (*ins, *outs)]
         sizes = (p.arena_bytes, self.loaded.work)
         with self._lock, context.scoped(communicators=self.communicators):
-            if not self.graphs.run(external, sizes):
+            if not (self.replays and self.graphs.run(external, sizes)):
                 temporary = [self.gpu.take(n) for n in sizes]
                 with np.errstate(all="ignore"):
                     self.loaded.run([*external, *(block.address for block in temporary)])
@@ -114,7 +125,7 @@ class DeviceProgram(SimulatedProgram):
         )
 
     def bind(self, communicators: Callable[[tuple], Any]) -> DeviceProgram:
-        return DeviceProgram(self.program, self.gpu, communicators)
+        return DeviceProgram(self.program, self.gpu, communicators, self.replays)
 
 
 class CudaBackend:

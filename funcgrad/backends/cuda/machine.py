@@ -63,6 +63,7 @@ _ordered = function("funcgrad.backends.cuda.kernels.scatters.rewrite")
 _rows = function("funcgrad.backends.llvm.kernels.rows.rows")
 _windows, _sorts = "funcgrad.backends.cuda.kernels.windows", "funcgrad.backends.cuda.kernels.sorts"
 _small = "funcgrad.backends.llvm.kernels.eliminations"
+_ATTENTION = ("attention", "attention_backward")
 
 CUDA = Target(
     "cuda",
@@ -72,7 +73,7 @@ CUDA = Target(
     rewrites={
         **machines.REWRITES,
         **machines.COLLECTIVES,
-        "attention": function("funcgrad.backends.cuda.kernels.attention.rewrite"),
+        **dict.fromkeys(_ATTENTION, function("funcgrad.backends.cuda.kernels.attention.rewrite")),
         **dict.fromkeys((scatter_p, scatter_add_p, scatter_mul_p), _ordered),
     },
     reduction=machines.reduction,
@@ -96,12 +97,9 @@ CUDA = Target(
         top_k_p: Writer(function(f"{_sorts}.top")),
     },
     steps={
-        name: function(f"funcgrad.backends.drafts.steps.{step}")
-        for name, step in (
-            ("product", "product"),
-            ("exchange", "exchange"),
-            ("lane", "lane"),
-            ("attention", "attend"),
-        )
+        "product": function("funcgrad.backends.drafts.steps.product"),
+        "exchange": function("funcgrad.backends.drafts.steps.exchange"),
+        "lane": function("funcgrad.backends.drafts.steps.lane"),
+        **dict.fromkeys(_ATTENTION, function("funcgrad.backends.cuda.kernels.attention.draft")),
     },
 )

@@ -1,14 +1,12 @@
-"""Arrays on a GPU: memory of its pool, given back as its last reference goes.
-
-There are no eager functions on them yet: they go into programs, and come out of them.
-"""
+"""Arrays on a GPU: memory of its pool, given back as its last reference goes."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,8 +14,16 @@ from funcgrad.backends.cuda.device import CudaError, count, missing
 from funcgrad.backends.cuda.gpu import Gpu, first
 from funcgrad.backends.cuda.interchange import CUDA, capsule
 from funcgrad.backends.cuda.pool import Block
+from funcgrad.backends.late import Late
 from funcgrad.core.buffers import Memory, register_memory
+from funcgrad.core.primitive import Primitive
 from funcgrad.core.sharding import Device
+from funcgrad.core.types import Params, Result
+
+if TYPE_CHECKING:
+    from funcgrad.backends.cuda.eager import Operations
+
+eager = Late("funcgrad.backends.cuda.eager")
 
 _NAMED = re.compile(r"(?:cuda|gpu)(?::(\d+))?")
 
@@ -68,6 +74,12 @@ class DeviceBuffer:
         """The bytes of all elements."""
         return self.size * self.itemsize
 
+    def __deepcopy__(self, memo: dict) -> DeviceBuffer:
+        made = DeviceBuffer(self.gpu, self.gpu.take(self.nbytes), self.shape, self.dtype)
+        self.gpu.driver.enter()
+        self.gpu.driver.copy(made.address, self.address, self.nbytes)
+        return made
+
     def get(self) -> np.ndarray:
         """A copy on the host."""
         found = np.empty(self.shape, self.dtype)
@@ -104,6 +116,7 @@ class CudaMemory(Memory):
 
     def __init__(self, find: Callable[[], Gpu] = first):
         self.find = find
+        self._operations: dict[Gpu, Operations] = {}
 
     def device(self, buffer: DeviceBuffer) -> Device:
         return Device(buffer.gpu.driver.number, kind="cuda")
@@ -115,6 +128,14 @@ class CudaMemory(Memory):
         gpu.driver.enter()
         held = value.get() if isinstance(value, DeviceBuffer) else value
         return DeviceBuffer.of(gpu, held)
+
+    def run(
+        self, prim: Primitive, values: Sequence[DeviceBuffer], params: Params, here: DeviceBuffer
+    ) -> Result:
+        gpu = here.gpu
+        if gpu not in self._operations:
+            self._operations[gpu] = eager.Operations(gpu)
+        return self._operations[gpu].run(prim, values, params)
 
     def wait(self, buffer: DeviceBuffer) -> None:
         buffer.gpu.driver.enter()

@@ -14,7 +14,10 @@ from collections.abc import Sequence
 
 from funcgrad.backends.cuda import words
 from funcgrad.backends.cuda.kernels import mma
-from funcgrad.backends.cuda.kernels.attention import Attention, AttentionKernel
+from funcgrad.backends.cuda.kernels.attention import AttentionKernel
+from funcgrad.backends.cuda.kernels.attention_backward import ToKeys, ToQueries
+from funcgrad.backends.cuda.kernels.attention_forward import Forward
+from funcgrad.backends.cuda.kernels.attention_tiles import Tiles
 from funcgrad.backends.cuda.points import Columns, Points
 from funcgrad.backends.cuda.rows import Rows
 from funcgrad.backends.cuda.schedule import Schedule, schedule
@@ -31,6 +34,7 @@ _NAMELESS = "fg_kernel_"  # in texts from which names are made
 TRIPLE = "nvptx64-nvidia-cuda"
 LAYOUT = "e-p6:32:32-i64:64-i128:128-i256:256-v16:16-v32:32-n16:32:64"
 _WRITERS: dict[str, type[Points | Rows]] = {"points": Points, "columns": Columns, "rows": Rows}
+_ATTENTION: dict[str, type[Tiles]] = {"attention": Forward, "queries": ToQueries, "keys": ToKeys}
 _NAME = re.compile(r'@"?(?!llvm\.)([\w.]+)"?')
 _WEAK = re.compile(r"\b(weak_odr|linkonce_odr|weak|linkonce)( hidden)?\b")
 _SHARED = re.compile(r"^(@\w+) = internal addrspace\(3\) global \[(\d+) x i8\]", re.MULTILINE)
@@ -104,10 +108,10 @@ def kernels(program: Program) -> Kernels:
     for kernel, aligned in _alignments(program).items():
         if not kernel.points:
             continue
-        writer: Points | Rows | Attention
+        writer: Points | Rows | Tiles
         more = ("", "")
         if isinstance(kernel, AttentionKernel):
-            plan, writer = kernel.plan, Attention(kernel, _NAMELESS)
+            plan, writer = kernel.plan, _ATTENTION[kernel.part](kernel, _NAMELESS)
             more = mma.DEVICE, mma.SIMULATOR
         else:
             plan = schedule(kernel)

@@ -5,6 +5,8 @@
 - `sorts`: sorts, and the k greatest
 - `scatters`: many scattered updates, row by row
 - `gemms`: products that no library takes
-- `attention`: its forward pass on tensor cores
+- `attention`: which attentions have kernels, for tensor cores, and what these get
+- `attention_tiles`: what they have in common
+- `attention_forward`, `attention_backward`: results, cotangents
 - `mma`: the words of tensor cores
 """

@@ -37,21 +37,21 @@ def with_kernels(program: Program, is_call: Callable[[GemmStep], bool]) -> Progr
     attention."""
     made: dict[tuple, Kernel] = {}
 
-    def one(s: Step) -> Step:
-        if isinstance(s, GemmStep):
-            return s if is_call(s) else kernel_step(s, made)
+    def those(s: Step) -> Steps:
         if isinstance(s, AttentionStep):
-            return attention.kernel_step(s)
+            return attention.kernel_steps(s)
+        if isinstance(s, GemmStep) and not is_call(s):
+            return (kernel_step(s, made),)
         if isinstance(s, CondStep):
-            return replace(s, branches=tuple(map(all_of, s.branches)))
+            return (replace(s, branches=tuple(map(all_of, s.branches))),)
         if isinstance(s, LoopStep):
-            return replace(s, body=all_of(s.body))
+            return (replace(s, body=all_of(s.body)),)
         if isinstance(s, WhileStep):
-            return replace(s, test=all_of(s.test), body=all_of(s.body))
-        return s
+            return (replace(s, test=all_of(s.test), body=all_of(s.body)),)
+        return (s,)
 
     def all_of(steps: Steps) -> Steps:
-        return tuple(map(one, steps))
+        return tuple(x for s in steps for x in those(s))
 
     return replace(program, steps=all_of(program.steps))
 

@@ -30,6 +30,16 @@ def pack(f: Function, kind: str, low: str, high: str) -> str:
     return f.call(f"fg_pack_{kind}", "i32", ["float", "float"], [low, high])
 
 
+def unpack(f: Function, kind: str, word: str, which: int) -> str:
+    """The low (0) or the high (1) half of a register as a float."""
+    if kind == "bf16":
+        bits = f.let(f"and i32 {word}, -65536" if which else f"shl i32 {word}, 16")
+        return f.let(f"bitcast i32 {bits} to float")
+    moved = f.let(f"lshr i32 {word}, 16") if which else word
+    half = f.let(f"bitcast i16 {f.let(f'trunc i32 {moved} to i16')} to half")
+    return f.let(f"fpext half {half} to float")
+
+
 def over_row(f: Function, x: str, how: str) -> str:
     """The maximum or the sum over the four lanes that hold a row."""
     for mask in (1, 2):
