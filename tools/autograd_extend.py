@@ -116,7 +116,8 @@ class VSpace:
         return self._unravel(fnp.full_like(self._flat, 1 + 1j if self.iscomplex else 1))
 
     def randn(self) -> Any:
-        parts = [np.random.normal(size=self._flat.size) for _ in range(1 + self.iscomplex)]
+        rng = np.random.default_rng(self.size)
+        parts = [rng.normal(size=self._flat.size) for _ in range(1 + self.iscomplex)]
         flat = parts[0] + 1j * parts[1] if self.iscomplex else parts[0]
         return self._unravel(fnp.asarray(flat, self._flat.dtype))
 
@@ -159,11 +160,11 @@ def convolve(a: Any, b: Any, axes: Any = None, dot_axes: Any = ((), ()), mode: s
 
 
 def of_lists(fun: Callable) -> Callable:
-    """A function of arrays that takes lists of numbers, which may be traced, as well."""
+    """A function of arrays that takes sequences of numbers, which may be traced, as well."""
 
     @functools.wraps(fun)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        return fun(*(fnp.array(a) if isinstance(a, list) else a for a in args), **kwargs)
+        return fun(*(fnp.array(a) if isinstance(a, list | tuple) else a for a in args), **kwargs)
 
     return wrapped
 
