@@ -264,13 +264,13 @@ def broadcast_to(array: Any, shape: Any, *, out_sharding: Any = None) -> Any:
     return cut_as_said(_util.broadcast_to(array, sizes), out_sharding)
 
 
-def broadcast_arrays(*args: Any) -> list:
-    """All arrays repeated to their common shape. ShapeError where they have none.
+def broadcast_arrays(*args: Any) -> tuple:
+    """All arrays repeated to their common shape, in a tuple. ShapeError where they have none.
 
     >>> [x.shape for x in fnp.broadcast_arrays(fnp.zeros((2, 1)), fnp.zeros(3))]
     [(2, 3), (2, 3)]
     """
-    return _util.broadcast("broadcast_arrays", *args)
+    return tuple(_util.broadcast("broadcast_arrays", *args))
 
 
 def _atleast(name: str, arys: tuple, places: Any) -> Any:

@@ -44,7 +44,7 @@ def _far(xp: Any, order: int, second: bool, x: Any) -> Any:
     # √2 times the cosine and the sine of x - π/4, and of x - 3π/4.
     c, s = (plus, minus) if order == 0 else (minus, -plus)
     wave = p * s + q * c if second else p * c - q * s
-    value = wave / xp.sqrt(math.pi * x)
+    value = wave / (math.sqrt(math.pi) * xp.sqrt(x))
     return xp.where(x < math.inf, value, constant(xp, x, 0.0))
 
 
@@ -82,7 +82,7 @@ def _first(xp: Any, order: int, x: Any) -> Any:
 def _second(xp: Any, order: int, x: Any) -> Any:
     a = xp.minimum(xp.where(x > 0, x, 1.0), FAR)
     first, series = _near(xp, order, True, a)
-    near = (2 / math.pi) * ((xp.log(0.5 * a) + (EULER_GAMMA - order)) * first)
+    near = (2 / math.pi) * ((xp.log(a) + (EULER_GAMMA - math.log(2) - order)) * first)
     near = near - (4 / math.pi if order == 0 else 2 / math.pi) * series
     if order == 1:
         near = near - (2 / math.pi) * _near(xp, 0, False, a)[0] / a
