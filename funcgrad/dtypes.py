@@ -39,6 +39,9 @@ COMPLEX = tuple(map(np.dtype, (complex64, complex128)))
 BOOL = np.dtype(bool)
 ALL = (BOOL, *SIGNED, *UNSIGNED, *FLOATS, *COMPLEX)
 CANONICAL = frozenset(ALL)
+# What NumPy makes of Python's numbers (np.sqrt(2), np.mean([1, 2]), np.prod(x.shape)): scalars that
+# keep their dtype when alone, and are weak, as the numbers are.
+NUMBERS = frozenset({np.float64, np.int64, np.complex128})
 
 # The dtype of tangents of integers and booleans: there is nothing to differentiate.
 float0 = np.dtype([("float0", np.void, 0)])

@@ -3,6 +3,7 @@
 import numpy as np
 import scipy.special as sp
 
+from funcgrad.ops.elementwise import bessel
 from funcgrad.ops.elementwise import binomial as b
 from funcgrad.ops.elementwise import integrals as i
 from funcgrad.ops.elementwise import special as s
@@ -70,6 +71,11 @@ SPECIAL = [
     row(b.log_binomial, log_binomial, SHAPE, SHAPE, UNIT, atol=64, jit_atol=64),
     row(b.log_beta, sp.betaln, SHAPE, SHAPE, atol=64, jit_atol=64),
     row(s.bessel_i0e, sp.i0e, SIGNED), row(s.bessel_i1e, sp.i1e, SIGNED),
+    row(bessel.bessel_j0, sp.j0, SIGNED, atol=8), row(bessel.bessel_j1, sp.j1, SIGNED, atol=8),
+    row(bessel.bessel_y0, sp.y0, POINT, atol=8), row(bessel.bessel_y1, sp.y1, POINT, atol=8),
+    row(bessel.bessel_jn, sp.jv, ORDER, POINT, atol=8, no_derivative=NO_ORDER),
+    row(bessel.bessel_yn, sp.yv, ORDER, POINT, atol=64, no_derivative=NO_ORDER),
+    row(bessel.bessel_ive, sp.ive, SHAPE, POINT, atol=8, no_derivative=NO_ORDER),
     row(i.xlogy, sp.xlogy, SIGNED, Domain(0.2, 4), atol=8, jit_atol=8),
     row(i.xlog1py, sp.xlog1py, SIGNED, Domain(-0.8, 4), atol=8, jit_atol=8),
     row(i.entr, sp.entr, Domain(0.1, 4), atol=8, jit_atol=8, signed_zeros=False),

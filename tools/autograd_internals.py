@@ -14,7 +14,16 @@ from typing import Any
 
 import numpy as np
 import scipy.stats
-from standin import Missing
+from autograd_extend import (
+    VJPS,
+    Primitive,
+    convolve,
+    defvjp,
+    of_lists,
+    quick_grad_check,
+    vspace,
+    where,
+)
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
@@ -81,7 +90,7 @@ def make_jvp(fun: Callable, x: Any) -> Callable:
 
 def _grad(fun: Callable, x: Any) -> Any:
     back, y = make_vjp(fun, x)
-    if np.size(y) != 1:
+    if np.size(y) != 1 or fnp.result_type(y).kind in "bc":
         raise TypeError("Grad only applies to real scalar-output functions.")
     return back(_ones(y))
 
@@ -164,9 +173,26 @@ def multigrad_dict(fun: Callable) -> Callable:
 def check_grads(fun: Callable, argnum: Any = 0, modes: Any = None, order: int = 2) -> Callable:
     def check(*args: Any, **kwargs: Any) -> None:
         of_them, chosen = _selected(fun, argnum, args, kwargs)
-        check_all(of_them, chosen, order, modes or ("fwd", "rev"), 1e-4, 1e-4, STEP)
+        name = getattr(fun, "__name__", "function")
+        for mode in modes or ("fwd", "rev"):
+            words = "(JVP)" if mode == "fwd" else "(VJP)"
+            try:
+                check_all(of_them, chosen, order, (mode,), 1e-4, 1e-4, STEP)
+            except AssertionError as e:
+                first = _fails(of_them, chosen, mode)
+                of = name if first else f"{words[1:-1].lower()}_{name}"
+                raise AssertionError(f"Derivative {words} check of {of} failed: {e}") from None
 
     return check
+
+
+def _fails(fun: Callable, args: tuple, mode: str) -> bool:
+    """Whether the first derivatives are wrong."""
+    try:
+        check_all(fun, args, 1, (mode,), 1e-4, 1e-4, STEP)
+    except AssertionError:
+        return True
+    return False
 
 
 def combo_check(fun: Callable, *args: Any, **options: Any) -> Callable:
@@ -214,8 +240,15 @@ def make_diagonal(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> An
     return x[..., None, :] * fnp.eye(x.shape[-1])
 
 
+def real_if_close(x: Any) -> Any:
+    """The real part of numbers whose imaginary part is 0."""
+    return fnp.real(x) if fnp.all(fnp.imag(fg.lax.stop_gradient(x)) == 0) else x
+
+
 NUMPY = {
     "row_stack": fnp.vstack, "make_diagonal": make_diagonal, "longdouble": np.longdouble,
+    "where": where, "__version__": np.__version__, "real_if_close": real_if_close,
+    **{name: of_lists(getattr(fnp, name)) for name in ("mean", "std", "var", "append")},
     "clip": lambda a, a_min=None, a_max=None: fnp.clip(a, a_min, a_max),
 }  # fmt: skip
 DIRICHLET = types.SimpleNamespace(
@@ -225,21 +258,27 @@ OWN: dict[str, Mapping[str, Any]] = {
     "autograd.numpy": NUMPY,
     "autograd.scipy.stats": {"dirichlet": DIRICHLET},
     "autograd.scipy.stats.multivariate_normal": {
-        n: getattr(fg_stats.multivariate_normal, n) for n in ("pdf", "logpdf")
+        n: getattr(fg_stats.multivariate_normal, n) for n in ("pdf", "logpdf", "entropy")
     },
+    "autograd.numpy.linalg": {"norm": of_lists(fnp.linalg.norm)},
+    "autograd.scipy.signal": {"convolve": convolve},
     "autograd.scipy.integrate": {"odeint": lambda f, y0, t, args=(): odeint(f, y0, t, *args)},
     "autograd": OPERATORS,
     "autograd.builtins": OPERATORS,
-    "autograd.core": {"make_vjp": make_vjp, "make_jvp": make_jvp},
+    "autograd.core": {
+        "make_vjp": make_vjp, "make_jvp": make_jvp, "vspace": vspace, "primitive": Primitive,
+        "primitive_vjps": VJPS, "defvjp": defvjp,
+    },
+    "autograd.extend": {"primitive": Primitive, "defvjp": defvjp, "vspace": vspace},
     "autograd.numpy.random": {n: getattr(np.random, n) for n in dir(np.random) if n[0] != "_"},
     "autograd.test_util": {
         "check_grads": check_grads, "combo_check": combo_check, "scalar_close": scalar_close,
         "check_equivalent": check_equivalent,
     },
-    "autograd.tracer": {"isbox": lambda x: isinstance(x, Tracer)},
+    "autograd.tracer": {"isbox": lambda x: isinstance(x, Tracer), "primitive": Primitive},
     "autograd.wrap_util": {"unary_to_nary": _operator},
     "autograd.misc": {"const_graph": fg.jit, "flatten": ravel_pytree},
-    "autograd.util": {"quick_grad_check": Missing("autograd.util.quick_grad_check")},
+    "autograd.util": {"quick_grad_check": functools.partial(quick_grad_check, check_grads)},
 }  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from funcgrad import dtypes
 from funcgrad.core import context, source
 from funcgrad.core.aval import ShapedArray, scalar_dtype
 from funcgrad.core.methods import ArrayMethods, fact
@@ -260,5 +261,5 @@ def aval_of(value: Value) -> ShapedArray:
     if isinstance(value, bool | int | float | complex) and not isinstance(value, np.generic):
         return ShapedArray((), scalar_dtype(value), weak_type=type(value) is not bool)
     if isinstance(value, np.ndarray | np.generic):
-        return ShapedArray(value.shape, value.dtype)
+        return ShapedArray(value.shape, value.dtype, type(value) in dtypes.NUMBERS)
     raise TypeError(f"{asked(value)}not an array, a scalar or a tracer: {value!r} of {type(value)}")

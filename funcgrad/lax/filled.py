@@ -17,10 +17,13 @@ from funcgrad.ops.base import broadcast_p
 from funcgrad.ops.collective.exchanges import all_to_all
 from funcgrad.ops.elementwise.convert import convert_element_type
 from funcgrad.ops.shape import broadcast_in_dim, concatenate, expand_dims, reshape, split
+from funcgrad.ops.sharding import cut_as_said
 
 
-def full(shape: Sequence[int], fill_value: Any, dtype: Any = None) -> Any:
+def full(shape: Sequence[int], fill_value: Any, dtype: Any = None, *, sharding: Any = None) -> Any:
     """An array filled with a scalar, in its dtype unless another is given.
+
+    `sharding` is how it is to be cut over a mesh.
 
     >>> lax.full((2,), 7, "int8")
     Array([7, 7], dtype=int8)
@@ -37,27 +40,35 @@ def full(shape: Sequence[int], fill_value: Any, dtype: Any = None) -> Any:
         )
     if aval_of(value).shape:
         raise ShapeError(f"full: fill_value must be a scalar, got {aval_of(value)}")
-    return broadcast_p.bind(value, shape=sizes, broadcast_dimensions=()) if sizes else value
+    if sizes:
+        value = broadcast_p.bind(value, shape=sizes, broadcast_dimensions=())
+    return cut_as_said(value, sharding)
 
 
-def full_like(x: Any, fill_value: Any, dtype: Any = None, shape: Any = None) -> Any:
+def full_like(
+    x: Any, fill_value: Any, dtype: Any = None, shape: Any = None, sharding: Any = None
+) -> Any:
     """An array filled with a scalar, in the shape and dtype of x unless others are given.
+
+    `sharding` is how it is to be cut over a mesh.
 
     >>> lax.full_like(lax.iota("float32", 2), 3)
     Array([3., 3.], dtype=float32)
     """
     aval = aval_of(x)
     sizes = aval.shape if shape is None else shape
-    return full(sizes, fill_value, aval.dtype if dtype is None else dtype)
+    return full(sizes, fill_value, aval.dtype if dtype is None else dtype, sharding=sharding)
 
 
-def empty(shape: Sequence[int], dtype: Any) -> Any:
+def empty(shape: Sequence[int], dtype: Any, *, out_sharding: Any = None) -> Any:
     """An array to be filled by updates: zeros, as arrays always have a value.
+
+    `out_sharding` is how it is to be cut over a mesh.
 
     >>> lax.empty((2,), "float32")
     Array([0., 0.], dtype=float32)
     """
-    return full(shape, 0, dtype)
+    return cut_as_said(full(shape, 0, dtype), out_sharding)
 
 
 def dtype(x: Any) -> np.dtype:

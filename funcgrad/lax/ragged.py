@@ -19,6 +19,7 @@ from funcgrad.ops.elementwise.arithmetic import mul
 from funcgrad.ops.elementwise.convert import clamp, convert_element_type
 from funcgrad.ops.reduce import reduce_sum
 from funcgrad.ops.shape import broadcast_in_dim, reshape, transpose
+from funcgrad.ops.sharding import cut_as_said
 from funcgrad.transforms.grouped import ragged_dot_p, ragged_outer_p
 
 INT32 = np.dtype(np.int32)
@@ -63,12 +64,14 @@ def ragged_dot(
     precision: Any = None,
     preferred_element_type: Any = None,
     group_offset: None = None,
+    out_sharding: Any = None,
 ) -> Any:
     """Products of groups of consecutive rows with a matrix for each group.
 
     lhs: (m, k); rhs: (g, k, n); group_sizes: (g,) integers, how many rows each group has. The
     result is (m, n), 0 in rows behind the last group. Work is that of all rows once, not of all
-    rows for each group. `precision` and `preferred_element_type` as in `dot_general`.
+    rows for each group. `precision`, `preferred_element_type` and `out_sharding` are those of
+    `dot_general`.
 
     >>> from funcgrad import lax
     >>> x, w = fnp.ones((4, 2)), fnp.array([1.0, 10.0])[:, None, None] * fnp.ones((2, 2, 1))
@@ -85,7 +88,7 @@ def ragged_dot(
             f"{aval_of(lhs)}, {aval_of(rhs)} and {aval_of(group_sizes)}"
         )
     return ragged_dot_general(
-        lhs, rhs, group_sizes, _ROWS, precision, preferred_element_type, group_offset
+        lhs, rhs, group_sizes, _ROWS, precision, preferred_element_type, group_offset, out_sharding
     )
 
 
@@ -97,6 +100,7 @@ def ragged_dot_general(
     precision: Any = None,
     preferred_element_type: Any = None,
     group_offset: None = None,
+    out_sharding: Any = None,
 ) -> Any:
     """`dot_general` of an lhs whose ragged axis is divided into groups of consecutive places.
 
@@ -132,9 +136,11 @@ def ragged_dot_general(
     preferred = preferred_element_type
     preferred = None if preferred is None else dtypes.canonical(preferred)
     if product.kind == "batch":
-        return dot_general(lhs, rhs, product.numbers, precision, preferred)
-    rule = product.rows if product.kind == "free" else product.sums
-    return rule(lhs, rhs, group_sizes, preferred)
+        out = dot_general(lhs, rhs, product.numbers, precision, preferred)
+    else:
+        rule = product.rows if product.kind == "free" else product.sums
+        out = rule(lhs, rhs, group_sizes, preferred)
+    return cut_as_said(out, out_sharding)
 
 
 class _Product:

@@ -20,24 +20,24 @@ def _scaled(x: Any, factor: Any) -> Any:
     return x * fnp.asarray(factor, x.dtype)
 
 
-def zeros(key: Any, shape: Sequence[int], dtype: Any = None) -> Any:
-    """All zeros; the key isn't used.
+def zeros(key: Any, shape: Sequence[int], dtype: Any = None, out_sharding: Any = None) -> Any:
+    """All zeros; the key isn't used. `out_sharding` is how they are to be cut over a mesh.
 
     >>> from funcgrad import nn, random
     >>> print(nn.initializers.zeros(random.key(0), (2,)))
     [0. 0.]
     """
-    return fnp.zeros(shape, dtype)
+    return fnp.zeros(shape, dtype, out_sharding=out_sharding)
 
 
-def ones(key: Any, shape: Sequence[int], dtype: Any = None) -> Any:
-    """All ones; the key isn't used.
+def ones(key: Any, shape: Sequence[int], dtype: Any = None, out_sharding: Any = None) -> Any:
+    """All ones; the key isn't used. `out_sharding` is how they are to be cut over a mesh.
 
     >>> from funcgrad import nn, random
     >>> print(nn.initializers.ones(random.key(0), (2,)))
     [1. 1.]
     """
-    return fnp.ones(shape, dtype)
+    return fnp.ones(shape, dtype, out_sharding=out_sharding)
 
 
 def constant(value: Any, dtype: Any = None) -> Initializer:

@@ -50,8 +50,6 @@ __all__ = [
 asarray = np.asarray
 _SCALARS = frozenset({np.float32, np.float64, np.int32, np.int64, np.uint32, np.bool_})
 _NUMPY = _SCALARS | {np.ndarray}
-# What NumPy's functions give of Python's numbers: np.sqrt(2), np.mean([1, 2]), np.prod(x.shape).
-_WEAK = frozenset({np.float64, np.int64, np.complex128})
 
 # ---- one argument
 
@@ -62,7 +60,8 @@ def is_scalar(x: Any) -> bool:
 
 
 def as_array(name: str, x: Any, argument: str = "an argument") -> Any:
-    """x as an Array or Tracer: Python scalars become weakly typed arrays.
+    """x as an Array or Tracer: Python scalars, and those that NumPy makes of them, become weakly
+    typed arrays.
 
     Raises TypeError, naming the function and the argument, for lists and everything else.
     """
@@ -75,7 +74,8 @@ def as_array(name: str, x: Any, argument: str = "an argument") -> Any:
             need_plain(name, x)
         taken_in(x, ShapedArray(x.shape, x.dtype))
         # Whoever holds a writeable array may write to it later.
-        return Array(np.array(x, dtypes.canonical(x.dtype), copy=x.flags.writeable or None))
+        value = np.array(x, dtypes.canonical(x.dtype), copy=x.flags.writeable or None)
+        return Array(value, type(x) in dtypes.NUMBERS)
     if hasattr(x, "__jax_array__"):
         return as_array(name, x.__jax_array__(), argument)
     raise TypeError(within(_no_operand(name, x, argument)))
@@ -236,8 +236,9 @@ def numbers(*arrays: Any) -> list[Any]:
 def as_python(args: Sequence[Any]) -> Sequence[Any]:
     """Arguments, among which NumPy's scalars of its default dtypes count as Python's numbers where
     they are beside an array: so `x / np.sqrt(n)` has the dtype of x."""
-    if any(type(a) in _WEAK for a in args) and any(isinstance(a, Array | Tracer) for a in args):
-        return [a.item() if type(a) in _WEAK else a for a in args]
+    known = [type(a) in dtypes.NUMBERS for a in args]
+    if any(known) and any(isinstance(a, Array | Tracer) for a in args):
+        return [a.item() if k else a for a, k in zip(args, known, strict=True)]
     return args
 
 
@@ -387,7 +388,7 @@ def align(name: str, arrays: list[Any]) -> list[Any]:
 def promote_and_broadcast(name: str, *args: Any) -> list[Any]:
     """Arguments as arrays of one dtype and one shape; scalars stay scalars, as ops take them."""
     if len(args) == 2:
-        x, y = (Array(asarray(a)) if type(a) in _SCALARS else a for a in as_python(args))
+        x, y = (as_array(name, a) if type(a) in _SCALARS else a for a in as_python(args))
         a = x.aval if type(x) is Array or isinstance(x, Tracer) else None
         b = y.aval if type(y) is Array or isinstance(y, Tracer) else None
         if a is None:
@@ -417,7 +418,7 @@ def quick(name: str, prim: Primitive, fun: Callable) -> Callable:
     general = recorded(fun, alone=True)
 
     def by_python(x: Any, y: Any, /) -> Any:
-        if type(x) in _WEAK or type(y) in _WEAK:
+        if type(x) in dtypes.NUMBERS or type(y) in dtypes.NUMBERS:
             x, y = as_python((x, y))
         ctx = context.current()
         if ctx.trace is context.ROOT.trace:

@@ -1,4 +1,4 @@
-"""The Python array API standard, 2024.12 (data-apis.org/array-api): which namespace an array's
+"""The Python array API standard, 2025.12 (data-apis.org/array-api): which namespace an array's
 functions are in, and what that says of itself. The functions are `funcgrad.numpy`'s own.
 """
 
@@ -17,8 +17,8 @@ from funcgrad.core.sharding import Device
 from funcgrad.numpy._util import default_float, default_int, placed
 from funcgrad.numpy.types import isdtype
 
-__array_api_version__ = "2024.12"
-_VERSIONS = ("2021.12", "2022.12", "2023.12", __array_api_version__)
+__array_api_version__ = "2025.12"
+_VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12", __array_api_version__)
 _NAMES = (
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
     "float32", "float64", "complex64", "complex128",

@@ -86,9 +86,8 @@ def _type_of(x: Any) -> ShapedArray:
     aval = getattr(x, "aval", None)
     if aval is not None:
         return aval
-    return ShapedArray(
-        (), dtypes.canonical(x.dtype if isinstance(x, np.ndarray | np.generic) else x)
-    )
+    dtype = x.dtype if isinstance(x, np.ndarray | np.generic) else x
+    return ShapedArray((), dtypes.canonical(dtype), type(x) in dtypes.NUMBERS)
 
 
 _WEAK = (bool, int, float, complex)

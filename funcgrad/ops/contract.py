@@ -330,11 +330,12 @@ def dot(
     dimension_numbers: Any = None,
     precision: Any = None,
     preferred_element_type: Any = None,
+    out_sharding: Any = None,
 ) -> Any:
     """Vector and matrix products: the last axis of lhs with the first of rhs, of rank 1 or 2 each.
 
-    With `dimension_numbers` it is `dot_general`. Raises ShapeError for other ranks or sizes that
-    differ.
+    With `dimension_numbers` it is `dot_general`, whose options it has. Raises ShapeError for other
+    ranks or sizes that differ.
 
     >>> from funcgrad import lax
     >>> lax.dot(lax.iota("float32", 3), lax.iota("float32", 3))
@@ -348,7 +349,14 @@ def dot(
                 f"got lhs {a} and rhs {b}"
             )
         dimension_numbers = (((a.ndim - 1,), (0,)), ((), ()))
-    return dot_general(lhs, rhs, dimension_numbers, precision, preferred_element_type)
+    return dot_general(
+        lhs,
+        rhs,
+        dimension_numbers,
+        precision,
+        preferred_element_type,
+        out_sharding=out_sharding,
+    )
 
 
 def batch_matmul(lhs: Any, rhs: Any, precision: Any = None) -> Any:

@@ -16,6 +16,7 @@ from funcgrad import dtypes, tree
 from funcgrad.core import dims as dims_
 from funcgrad.core.aval import ShapedArray, Zero
 from funcgrad.core.primitive import NoRule, Primitive
+from funcgrad.core.sharding import NamedSharding, PartitionSpec
 from funcgrad.core.staging import stage
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import DTypeError, ShapeError
@@ -39,6 +40,7 @@ from funcgrad.ops.families import NOT_LINEAR, add
 from funcgrad.ops.folds import extreme, reduced
 from funcgrad.ops.identities import no_axes
 from funcgrad.ops.shape import reshape_p
+from funcgrad.ops.sharding import cut_as_said
 from funcgrad.ops.slicing import concatenate_p, slice_p
 
 # ---- identities
@@ -268,14 +270,21 @@ def _reduce(prim: Primitive, operand: Any, axes: Sequence[int]) -> Any:
     return prim.bind(operand, axes=canonical_axes(prim.name, axes, aval_of(operand).ndim))
 
 
-def reduce_sum(operand: Any, axes: Sequence[int]) -> Any:
+def reduce_sum(
+    operand: Any,
+    axes: Sequence[int],
+    *,
+    out_sharding: NamedSharding | PartitionSpec | None = None,
+) -> Any:
     """The sum over `axes`, in the operand's dtype; 0 where they are empty. Raises for bool.
+
+    `out_sharding` is how it is to be cut over a mesh.
 
     >>> from funcgrad import lax
     >>> lax.reduce_sum(lax.iota("int32", 4), [0])
     Array(6, dtype=int32)
     """
-    return _reduce(sum_p, operand, axes)
+    return cut_as_said(_reduce(sum_p, operand, axes), out_sharding)
 
 
 def reduce_max(operand: Any, axes: Sequence[int]) -> Any:

@@ -14,6 +14,7 @@ from funcgrad import dtypes
 from funcgrad.core import dims as dims_
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.primitive import NoRule, Primitive
+from funcgrad.core.sharding import NamedSharding, PartitionSpec
 from funcgrad.core.trace import aval_of
 from funcgrad.core.views import Place, in_order
 from funcgrad.errors import DTypeError, ShapeError
@@ -316,8 +317,14 @@ iota_p = Primitive(
 )
 
 
-def broadcasted_iota(dtype: Any, shape: Sequence[int], dimension: int) -> Any:
-    """An array of a shape that counts 0, 1, 2, … along one axis.
+def broadcasted_iota(
+    dtype: Any,
+    shape: Sequence[int],
+    dimension: int,
+    *,
+    out_sharding: NamedSharding | PartitionSpec | None = None,
+) -> Any:
+    """An array of a shape that counts 0, 1, 2, … along one axis, cut over a mesh as told.
 
     >>> from funcgrad import lax
     >>> lax.broadcasted_iota("int32", (2, 3), 1)
@@ -326,7 +333,8 @@ def broadcasted_iota(dtype: Any, shape: Sequence[int], dimension: int) -> Any:
     """
     sizes = integers("iota", "shape", shape)
     axis = canonical_axis("iota", dimension, len(sizes))
-    return iota_p.bind(dtype=dtypes.canonical(dtype), shape=sizes, dimension=axis)
+    out = iota_p.bind(dtype=dtypes.canonical(dtype), shape=sizes, dimension=axis)
+    return cut_as_said(out, out_sharding)
 
 
 def iota(dtype: Any, size: int) -> Any:

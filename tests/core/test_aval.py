@@ -66,7 +66,7 @@ def test_tangents(dtype):
         (3, "int32", True),
         (3.0, "float32", True),
         (3j, "complex64", True),
-        (np.float64(3), "float64", False),
+        (np.float64(3), "float64", True),
         (np.bool_(True), "bool", False),
         (np.int8(3), "int8", False),
         (np.ones((2, 2)), "float64", False),

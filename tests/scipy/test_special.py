@@ -25,6 +25,7 @@ UNARY = {
     "erfinv": (2 * UNIT[1:-1] - 1, [-1.0, 1.0, 1.5, NAN]),
     "exp1": (POSITIVE, [0.0, INF]),
     "expi": (POSITIVE, [-3.0, -0.5]),
+    "erfcinv": (2 * UNIT[1:-1], [0.0, 2.0, -1.0, NAN]),
     "expit": (REAL, CORNERS),
     "factorial": (POSITIVE[:7], [0.0, 5.0]),
     "gamma": (POSITIVE[:7], [-0.5, -1.5, -2.0, 0.0, -0.0, INF, NAN]),
@@ -34,10 +35,15 @@ UNARY = {
     "i0e": (REAL[REAL != 1e-8], [1e-8]),
     "i1": (REAL, []),
     "i1e": (REAL, []),
+    "j0": (REAL, [-0.0, NAN]),
+    "j1": (REAL, [-0.0, NAN]),
+    "y0": (POSITIVE, [0.0, -1.0, NAN]),
+    "y1": (POSITIVE[1:], [1e-6, 0.0, -1.0, NAN]),
     "log_ndtr": (REAL, [-30.0, 30.0, -INF, INF, NAN]),
     "logit": (UNIT[1:-1], [*UNIT_CORNERS, 1e-9]),
     "ndtr": (REAL, CORNERS),
     "ndtri": (UNIT[1:-1], UNIT_CORNERS),
+    "rgamma": (REAL[REAL != 1e-8], [1e-8, -20.5, 30.0]),
     "spence": (POSITIVE, [0.0, -1.0]),
 }
 # name: (first points, second points, which operands differentiate)
@@ -46,6 +52,10 @@ BINARY = {
     "betaln": (POSITIVE[1:-2], POSITIVE[1:-2], (0, 1)),
     "gammainc": (POSITIVE[1:-1], POSITIVE[:-1], (0, 1)),
     "gammaincc": (POSITIVE[1:-1], POSITIVE[:-1], (0, 1)),
+    "iv": (np.array([-0.5, 0.0, 0.7, 3.0, 12.5]), POSITIVE, (1,)),
+    "ive": (np.array([-0.5, -3.0, 0.7, 45.0]), POSITIVE[2:], (1,)),
+    "jn": (np.array([-3.0, 0.0, 2.0, 11.0]), POSITIVE, (1,)),
+    "yn": (np.array([-3.0, 0.0, 2.0, 11.0]), POSITIVE[2:], (1,)),
     "kl_div": (POSITIVE, POSITIVE, (0, 1)),
     "poch": (POSITIVE[1:-2], np.array([0.3, 1.0, 2.0]), (0, 1)),
     "rel_entr": (POSITIVE, POSITIVE, (0, 1)),
@@ -158,6 +168,8 @@ BEYOND_SCIPY = {
     "zeta": lambda s, q: (q <= 0) | (s < 1 + 1e-9),
     "expi": lambda x: (x > 709) & (x < 717),
     "kl_div": lambda p, q: ~((p / q > 1e-300) & (p / q < 1e300)) | (np.abs(p / q - 1) < 0.5),
+    "erfcinv": lambda y: (y > 0) & (y < 2e-45),
+    **dict.fromkeys(("j0", "j1", "y0", "y1"), lambda x: np.abs(x) > 1e6),
     "i0": lambda x: np.abs(x) > 709, "i1": lambda x: np.abs(x) > 709, "spence": np.isinf,
 }  # fmt: skip
 PAIRS = ("gammainc", "gammaincc", "xlogy", "xlog1py", "rel_entr", "kl_div", "zeta")

@@ -57,13 +57,15 @@ def array(
     ndmin: int = 0,
     *,
     device: Any = None,
+    out_sharding: Any = None,
 ) -> Any:
     """An array of a number, of nested sequences of numbers and arrays, or of any array.
 
     Without `dtype`, Python's numbers take the default dtypes and arrays keep theirs; a sequence has
     the common dtype of its elements. `ndmin` prepends axes of size 1. `order` may only be "K", "A"
     or "C". `device`, of this and of all functions here that have it, is a device or a sharding for
-    the result, as `fg.device_put` takes it. Raises ShapeError where nested sequences are ragged,
+    the result, as `fg.device_put` takes it; `out_sharding` is how it is to be cut over a mesh.
+    Raises ShapeError where nested sequences are ragged,
     OverflowError where an integer does not fit the dtype, TypeError for what is no number.
 
     >>> fnp.array([[1, 2], [3, 4]])
@@ -76,6 +78,8 @@ def array(
     x = _from_object("array", object, _given(dtype), copy)
     if x.ndim < integer("ndmin", ndmin):
         x = ops_shape.reshape(x, (1,) * (ndmin - x.ndim) + x.shape)
+    if out_sharding is not None:
+        return cut_as_said(x, out_sharding)
     # Arrays stay where they are, as long as nothing is said.
     return (placed if isinstance(object, Array | Tracer) else made_on)(x, device)
 
@@ -89,7 +93,13 @@ def _check_order(name: str, order: str) -> None:
 
 
 def asarray(
-    a: Any, dtype: Any = None, order: str = "K", *, copy: bool | None = None, device: Any = None
+    a: Any,
+    dtype: Any = None,
+    order: str = "K",
+    *,
+    copy: bool | None = None,
+    device: Any = None,
+    out_sharding: Any = None,
 ) -> Any:
     """`a` as an array: arrays of the right dtype as they are, all else as `array` makes it.
 
@@ -98,7 +108,7 @@ def asarray(
     >>> fnp.asarray((1.0, 2.0))
     Array([1., 2.], dtype=float32)
     """
-    return array(a, dtype, copy, order, device=device)
+    return array(a, dtype, copy, order, device=device, out_sharding=out_sharding)
 
 
 def _given(dtype: Any) -> np.dtype | None:
@@ -344,14 +354,14 @@ def ones(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any
     return _made_as(out, device, out_sharding)
 
 
-def empty(shape: Any, dtype: Any = None, *, device: Any = None) -> Any:
+def empty(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Any:
     """An array to be filled by updates: zeros, as arrays always have a value.
 
     >>> fnp.empty(2)
     Array([0., 0.], dtype=float32)
     """
     out = full_p(shape_of("empty", shape), 0, dtype_or(dtype, default_float()))
-    return made_on(out, device)
+    return _made_as(out, device, out_sharding)
 
 
 def _like(name: str, a: Any, dtype: Any, shape: Any) -> tuple[tuple[int, ...], np.dtype]:
@@ -362,34 +372,59 @@ def _like(name: str, a: Any, dtype: Any, shape: Any) -> tuple[tuple[int, ...], n
     return own if shape is None else shape_of(name, shape), dtype_or(dtype, a.dtype)
 
 
-def zeros_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Any:
+def zeros_like(
+    a: Any,
+    dtype: Any = None,
+    shape: Any = None,
+    *,
+    device: Any = None,
+    out_sharding: Any = None,
+) -> Any:
     """Zeros of the shape and dtype of `a`, unless others are given.
 
     >>> fnp.zeros_like(fnp.array([1, 2]))
     Array([0, 0], dtype=int32)
     """
     filled = full_p(*_filled("zeros_like", a, 0, dtype, shape))
-    return placed(_weak_like(a, dtype, filled), device)
+    return _like_said(_weak_like(a, dtype, filled), device, out_sharding)
 
 
-def ones_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Any:
+def ones_like(
+    a: Any,
+    dtype: Any = None,
+    shape: Any = None,
+    *,
+    device: Any = None,
+    out_sharding: Any = None,
+) -> Any:
     """Ones of the shape and dtype of `a`, unless others are given.
 
     >>> fnp.ones_like(fnp.array([1.5, 2.5]))
     Array([1., 1.], dtype=float32)
     """
     filled = full_p(*_filled("ones_like", a, 1, dtype, shape))
-    return placed(_weak_like(a, dtype, filled), device)
+    return _like_said(_weak_like(a, dtype, filled), device, out_sharding)
 
 
-def empty_like(prototype: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Any:
+def empty_like(
+    prototype: Any,
+    dtype: Any = None,
+    shape: Any = None,
+    *,
+    device: Any = None,
+    out_sharding: Any = None,
+) -> Any:
     """Zeros of the shape and dtype of `prototype`, unless others are given; see `empty`.
 
     >>> fnp.empty_like(fnp.array([1.5, 2.5]))
     Array([0., 0.], dtype=float32)
     """
     filled = full_p(*_filled("empty_like", prototype, 0, dtype, shape))
-    return placed(_weak_like(prototype, dtype, filled), device)
+    return _like_said(_weak_like(prototype, dtype, filled), device, out_sharding)
+
+
+def _like_said(x: Any, device: Any, out_sharding: Any) -> Any:
+    return placed(x, device) if out_sharding is None else cut_as_said(x, out_sharding)
 
 
 def _weak_like(a: Any, dtype: Any, out: Any) -> Any:
@@ -404,7 +439,13 @@ def _filled(name: str, a: Any, value: int, dtype: Any, shape: Any) -> tuple:
 
 
 def full_like(
-    a: Any, fill_value: Any, dtype: Any = None, shape: Any = None, *, device: Any = None
+    a: Any,
+    fill_value: Any,
+    dtype: Any = None,
+    shape: Any = None,
+    *,
+    device: Any = None,
+    out_sharding: Any = None,
 ) -> Any:
     """`fill_value` in the shape and dtype of `a`, unless others are given.
 
@@ -412,7 +453,7 @@ def full_like(
     Array([3., 3.], dtype=float32)
     """
     filled = full(*_filled("full_like", a, fill_value, dtype, shape))
-    return placed(_weak_like(a, dtype, filled), device)
+    return _like_said(_weak_like(a, dtype, filled), device, out_sharding)
 
 
 def _diagonal(k: Any, shape: tuple[int, ...]) -> int:

@@ -35,6 +35,7 @@ from funcgrad.ops.elementwise import arithmetic, compare, rounding, transcendent
 from funcgrad.ops.elementwise.convert import select
 from funcgrad.ops.families import add
 from funcgrad.ops.shape import broadcasted_iota, iota, reshape
+from funcgrad.ops.sharding import cut_as_said
 
 _STATIC_BOUNDS = (
     "Make it static (static_argnames=), or take a known range and mask it: "
@@ -56,18 +57,27 @@ def _kind(value: Any) -> ShapedArray:
 
 
 def arange(
-    start: Any, stop: Any = None, step: Any = None, dtype: Any = None, *, device: Any = None
+    start: Any,
+    stop: Any = None,
+    step: Any = None,
+    dtype: Any = None,
+    *,
+    device: Any = None,
+    out_sharding: Any = None,
 ) -> Any:
     """The numbers start, start + step, … below stop (above it for a negative step).
 
     With one argument it is `stop`, and the numbers start at 0. The arguments are static; without
-    `dtype` the result has their common dtype (default dtypes for Python's numbers).
+    `dtype` the result has their common dtype (default dtypes for Python's numbers). `out_sharding`
+    is how it is to be cut over a mesh.
 
     >>> fnp.arange(3)
     Array([0, 1, 2], dtype=int32)
     >>> fnp.arange(1.0, 2.0, 0.25)
     Array([1.  , 1.25, 1.5 , 1.75], dtype=float32)
     """
+    if out_sharding is not None:
+        return cut_as_said(arange(start, stop, step, dtype), out_sharding)
     if device is not None or context.current().device is not None:
         return made(lambda: arange(start, stop, step, dtype), device)
     if dtype is None and type(context.current().trace) is EvalTrace:

@@ -44,6 +44,7 @@ from funcgrad.ops.elementwise.convert import convert_element_type
 from funcgrad.ops.indexing.indexing import index, index_update
 from funcgrad.ops.indexing.windows_at import index_dtype
 from funcgrad.ops.shape import slice_p
+from funcgrad.ops.sharding import cut_as_said
 
 __all__ = [
     "append", "array_split", "block", "column_stack", "concat", "concatenate", "dsplit",
@@ -360,16 +361,25 @@ def tile(A: Any, reps: Any) -> Any:
 
 
 def repeat(
-    a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length: int | None = None
+    a: Any,
+    repeats: Any,
+    axis: int | None = None,
+    *,
+    total_repeat_length: int | None = None,
+    out_sharding: Any = None,
 ) -> Any:
     """Repeat each element along an axis (of the flattened array where it is None).
 
     `repeats` is one number, or one for each element. Where it is traced, `total_repeat_length`
     must say how long the axis becomes: the result is cut or its last element repeated further.
+    `out_sharding` is how it is to be cut over a mesh.
 
     >>> fnp.repeat(fnp.array([3, 5]), fnp.array([1, 2]))
     Array([3, 5, 5], dtype=int32)
     """
+    if out_sharding is not None:
+        whole = repeat(a, repeats, axis, total_repeat_length=total_repeat_length)
+        return cut_as_said(whole, out_sharding)
     a = as_array("repeat", a, "a")
     if axis is None or not a.ndim:
         a, axis = ravel(a), 0

@@ -50,13 +50,17 @@ def reshape(
 
 
 @single
-def ravel(a: Any, order: str = "C") -> Any:
+def ravel(a: Any, order: str = "C", *, out_sharding: Any = None) -> Any:
     """All elements in one axis, in row-major order (column-major with order "F").
+
+    `out_sharding` is how the result is to be cut over a mesh.
 
     >>> fnp.ravel(fnp.array([[1, 2], [3, 4]]))
     Array([1, 2, 3, 4], dtype=int32)
     """
-    return reshape(a, (-1,) if as_array("ravel", a, "a").size else (0,), order)
+    return reshape(
+        a, (-1,) if as_array("ravel", a, "a").size else (0,), order, out_sharding=out_sharding
+    )
 
 
 @single
@@ -243,8 +247,10 @@ def rot90(m: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Any:
 
 
 @single
-def broadcast_to(array: Any, shape: Any) -> Any:
+def broadcast_to(array: Any, shape: Any, *, out_sharding: Any = None) -> Any:
     """Repeat an array to a larger shape by NumPy's rules. ShapeError where it doesn't fit.
+
+    `out_sharding` is how the result is to be cut over a mesh.
 
     >>> fnp.broadcast_to(fnp.arange(3), (2, 3))
     Array([[0, 1, 2],
@@ -255,16 +261,16 @@ def broadcast_to(array: Any, shape: Any) -> Any:
     lead = len(sizes) - array.ndim
     if lead < 0 or any(n not in (1, m) for n, m in zip(array.shape, sizes[lead:], strict=True)):
         raise ShapeError(f"broadcast_to: array {array.aval} does not broadcast to {sizes}")
-    return _util.broadcast_to(array, sizes)
+    return cut_as_said(_util.broadcast_to(array, sizes), out_sharding)
 
 
-def broadcast_arrays(*args: Any) -> list:
-    """All arrays repeated to their common shape. ShapeError where they have none.
+def broadcast_arrays(*args: Any) -> tuple:
+    """All arrays repeated to their common shape, in a tuple. ShapeError where they have none.
 
     >>> [x.shape for x in fnp.broadcast_arrays(fnp.zeros((2, 1)), fnp.zeros(3))]
     [(2, 3), (2, 3)]
     """
-    return _util.broadcast("broadcast_arrays", *args)
+    return tuple(_util.broadcast("broadcast_arrays", *args))
 
 
 def _atleast(name: str, arys: tuple, places: Any) -> Any:

@@ -13,6 +13,7 @@ from funcgrad.ops.base import full
 from funcgrad.ops.elementwise.compare import gt
 from funcgrad.ops.elementwise.convert import select
 from funcgrad.ops.indexing.indexing import from_start, index, index_update
+from funcgrad.ops.sharding import cut_as_said
 from funcgrad.transforms.control.repeated import repeated
 
 
@@ -66,10 +67,16 @@ class IndexUpdateRef:
         idx = self._index(mode, hints)
         return index_update(self.array, idx, values, op, mode=mode, **hints)
 
-    def get(self, *, mode: Any = None, fill_value: Any = None, **hints: bool) -> Any:
-        """`x[idx]` with a `mode` for indices outside their axis, and the value to fill with."""
+    def get(
+        self, *, mode: Any = None, fill_value: Any = None, out_sharding: Any = None, **hints: bool
+    ) -> Any:
+        """`x[idx]` with a `mode` for indices outside their axis, and the value to fill with.
+
+        `out_sharding` is how it is to be cut over a mesh.
+        """
         idx = self._index(mode, hints)
-        return index(self.array, idx, mode=mode, fill_value=fill_value, **hints)
+        found = index(self.array, idx, mode=mode, fill_value=fill_value, **hints)
+        return cut_as_said(found, out_sharding)
 
     def set(self, values: Any, *, mode: Any = None, **hints: bool) -> Any:
         """x with `x[idx] = values`; where an element is selected twice, the last value stays."""

@@ -43,6 +43,7 @@ from funcgrad.ops.base import full, size_of
 from funcgrad.ops.elementwise.arithmetic import complex as complex_of
 from funcgrad.ops.indexing.indexing import index_update
 from funcgrad.ops.indexing.plan import known
+from funcgrad.ops.sharding import cut_as_said
 
 __all__ = [
     "bincount", "corrcoef", "cov", "histogram", "histogram2d", "histogram_bin_edges", "histogramdd",
@@ -51,16 +52,25 @@ __all__ = [
 # ---- counts
 
 
-def bincount(x: Any, weights: Any = None, minlength: int = 0, *, length: int | None = None) -> Any:
+def bincount(
+    x: Any,
+    weights: Any = None,
+    minlength: int = 0,
+    *,
+    length: int | None = None,
+    out_sharding: Any = None,
+) -> Any:
     """How often each number 0, 1, 2, … occurs in a vector of integers, or the sum of `weights`.
 
     The result is as long as the greatest number needs, but at least `minlength`. Where x is traced
     `length` must say how long: greater numbers are left out, negative ones count as 0. Known
-    negative ones raise ValueError.
+    negative ones raise ValueError. `out_sharding` is how the result is to be cut over a mesh.
 
     >>> fnp.bincount(fnp.array([1, 3, 1]))
     Array([0, 2, 0, 1], dtype=int32)
     """
+    if out_sharding is not None:
+        return cut_as_said(bincount(x, weights, minlength, length=length), out_sharding)
     x = as_array("bincount", x, "x")
     if x.ndim != 1:
         raise ShapeError(f"bincount: x must be a vector, got {x.aval}")

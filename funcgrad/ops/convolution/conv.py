@@ -16,6 +16,7 @@ import numpy as np
 from funcgrad import dtypes
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.primitive import Primitive
+from funcgrad.core.sharding import NamedSharding, PartitionSpec
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import ShapeError
 from funcgrad.ops.arguments import integer, integers, items_of
@@ -31,6 +32,7 @@ from funcgrad.ops.convolution.padding import (
 )
 from funcgrad.ops.precision import is_highest
 from funcgrad.ops.shape import reshape_p, rev_p
+from funcgrad.ops.sharding import cut_as_said
 
 # How many elements of windows are written out at a time.
 WINDOW_ELEMENTS = 1 << 24
@@ -396,6 +398,7 @@ def conv_general_dilated(
     batch_group_count: int = 1,
     precision: Any = None,
     preferred_element_type: Any = None,
+    out_sharding: NamedSharding | PartitionSpec | None = None,
 ) -> Any:
     """Slide the kernel `rhs` over `lhs` by `window_strides`; products are summed at each position.
 
@@ -407,7 +410,8 @@ def conv_general_dilated(
     products, which are as exact (see `lax.Precision`), unless `precision` is "highest". It leaves
     out products with holes of `lhs_dilation`, and with padding where images are of one place or
     most of the kernel meets nothing else, so what isn't finite in the kernel may not reach
-    results there that it reaches without `jit`. Raises ShapeError where sizes don't fit, DTypeError
+    results there that it reaches without `jit`. `out_sharding` is how the result is to be cut over
+    a mesh. Raises ShapeError where sizes don't fit, DTypeError
     where dtypes differ, ValueError for an unknown precision.
 
     >>> from funcgrad import lax
@@ -435,7 +439,7 @@ def conv_general_dilated(
     kernel = _sizes(b, numbers.rhs_spec[2:])
     reach = [dilated(k, d) for k, d in zip(kernel, rhs_dilation, strict=True)]
     preferred = preferred_element_type
-    return conv_general_dilated_p.bind(
+    out = conv_general_dilated_p.bind(
         lhs,
         rhs,
         window_strides=strides,
@@ -449,3 +453,4 @@ def conv_general_dilated(
         exact=is_highest(name, precision),
         operands=ARRAYS[:2],
     )
+    return cut_as_said(out, out_sharding)

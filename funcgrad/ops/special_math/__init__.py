@@ -3,6 +3,8 @@
 - `base`: what the special functions are written with
 - `bessel`: the modified Bessel functions of the first kind of orders 0 and 1, plain and scaled by
   e⁻|x|
+- `bessel_iv`: the modified Bessel function of the first kind of real order, scaled by e⁻|x|
+- `bessel_jy`: the Bessel functions Jₙ and Yₙ of whole orders
 - `beta`: the regularized incomplete beta function
 - `binomial`: logarithms of the beta function and of Poisson's and the binomial terms
 - `erf`: the error function and its relatives, and the normal distribution's

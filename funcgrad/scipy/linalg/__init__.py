@@ -28,6 +28,7 @@ from funcgrad.scipy.linalg.solvers import (
     inv,
     lu_solve,
     solve,
+    solve_banded,
     solve_sylvester,
     solve_triangular,
 )
@@ -55,6 +56,6 @@ __all__ = [
     "convolution_matrix", "det", "dft", "eigh", "eigh_tridiagonal", "expm", "expm_frechet",
     "fiedler", "fiedler_companion", "funm", "hadamard", "hankel", "helmert", "hessenberg",
     "hilbert", "inv", "invhilbert", "invpascal", "leslie", "lu", "lu_factor", "lu_solve", "pascal",
-    "polar", "qr", "qr_multiply", "rsf2csf", "schur", "solve", "solve_sylvester",
-    "solve_triangular", "sqrtm", "svd", "toeplitz",
+    "polar", "qr", "qr_multiply", "rsf2csf", "schur", "solve", "solve_banded",
+    "solve_sylvester", "solve_triangular", "sqrtm", "svd", "toeplitz",
 ]  # fmt: skip

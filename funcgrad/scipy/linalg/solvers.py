@@ -5,12 +5,15 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 import funcgrad.numpy as fnp
 from funcgrad import dtypes
 from funcgrad.errors import ArgumentError, ShapeError, within
 from funcgrad.numpy._util import as_array, promote_inexact
 from funcgrad.numpy.linalg import solvers
 from funcgrad.numpy.linalg.solvers import adjoint, matrices
+from funcgrad.ops.arguments import integer
 from funcgrad.ops.elementwise.convert import stop_gradient
 from funcgrad.ops.linalg import triangular
 from funcgrad.ops.linalg.condensed import schur_p
@@ -79,6 +82,42 @@ def solve_triangular(
         conjugate_a=way == 2,
     )
     return _as_given(x, vectors)
+
+
+def solve_banded(
+    l_and_u: tuple[int, int],
+    ab: Any,
+    b: Any,
+    overwrite_ab: bool = False,
+    overwrite_b: bool = False,
+    check_finite: bool = True,
+) -> Any:
+    """x with a x = b for a matrix a of l diagonals below the main one and u above it.
+
+    `ab[..., u + i - j, j]` is `a[..., i, j]`: a row for each diagonal, the topmost first. The whole
+    matrix is made and solved with pivoting, in n² memory.
+
+    >>> ab = fnp.array([[0.0, 1.0, 1.0], [2.0, 3.0, 4.0]])
+    >>> solve_banded((0, 1), ab, fnp.array([4.0, 9.0, 12.0]))
+    Array([1., 2., 3.], dtype=float32)
+    """
+    low, up = (
+        integer("solve_banded: l_and_u", n) for n in _pair("solve_banded", "l_and_u", l_and_u)
+    )
+    if low < 0 or up < 0:
+        raise ArgumentError(f"solve_banded: l_and_u must be 0 or more, got {l_and_u}")
+    ab = matrices("solve_banded", as_array("solve_banded", ab, "ab"))
+    rows, n = ab.shape[-2:]
+    if rows != low + up + 1:
+        raise ShapeError(
+            f"solve_banded: ab must have l + u + 1 = {low + up + 1} rows, one a diagonal, "
+            f"got {ab.aval}"
+        )
+    i, j = np.arange(n)[:, None], np.arange(n)
+    row = up + i - j
+    inside = (row >= 0) & (row < rows)
+    a = fnp.where(inside, ab[..., np.where(inside, row, 0), np.broadcast_to(j, (n, n))], 0)
+    return solve(a, b)
 
 
 def cho_solve(

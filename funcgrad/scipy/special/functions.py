@@ -40,8 +40,6 @@ def _of(op: Callable, name: str) -> Callable:
 _ARITY = {"betainc": 3, "expn": 2, "gammainc": 2, "gammaincc": 2, "polygamma": 2, "xlog1py": 2,
           "xlogy": 2, "zeta": 2}  # fmt: skip
 
-erf = _of(special.erf, "erf")
-erfc = _of(special.erfc, "erfc")
 erfinv = _of(special.erf_inv, "erfinv")
 expit = _of(logistic, "expit")
 logit = _of(integrals.logit, "logit")
@@ -88,6 +86,38 @@ def gamma(x: Any) -> Any:
     value = special.gammasgn(x) * fnp.exp(special.lgamma(x))
     value = fnp.where(x == 0, 1 / x, value)
     return fnp.where(fnp.logical_or(pole, x == -fnp.inf), fnp.nan, value)
+
+
+def rgamma(x: Any) -> Any:
+    """1/Γ(x), which is 0 at the poles of Γ.
+
+    >>> from funcgrad.scipy import special
+    >>> print(special.rgamma(4.0))
+    0.16666667
+    """
+    (x,) = operands("rgamma", (x,))
+    left = x < 0.5
+    right = fnp.exp(-special.lgamma(fnp.where(left, 1.0, x)))
+    # 1/Γ(x) = Γ(1 - x) sin πx / π, where the sine is of what x lies above a whole number.
+    # Γ overflows further left, where nearly all that floats can hold are its poles.
+    pole = fnp.logical_and(x < -170, x == fnp.floor(x))
+    finite = fnp.where(fnp.logical_and(left, ~pole), x, 0.25)
+    whole = fnp.round(finite)
+    sine = fnp.where(whole % 2 == 0, 1.0, -1.0) * fnp.sin(np.pi * (finite - whole)) / np.pi
+    # The gamma function alone overflows before the product with a small sine does.
+    half = fnp.exp(0.5 * special.lgamma(1 - finite))
+    return fnp.where(pole, 0.0, fnp.where(left, half * sine * half, right))
+
+
+def erfcinv(y: Any) -> Any:
+    """The inverse of erfc: the x at which erfc(x) is y, for y from 0 to 2.
+
+    >>> from funcgrad.scipy import special
+    >>> print(special.erfcinv(1.0))
+    -0.0
+    """
+    (y,) = operands("erfcinv", (y,))
+    return special.ndtri(0.5 * y) * -np.sqrt(0.5)
 
 
 def factorial(n: Any, exact: bool = False) -> Any:

@@ -461,39 +461,7 @@ def loggamma(x: Any) -> Any:
     return fnp.where(left, math.log(PI) - log_sine - right, right).astype(given.dtype)
 
 
-# ---- Bessel functions and spherical harmonics
-
-
-def bessel_jn(z: Any, *, v: int, n_iter: int = 50) -> Any:
-    """Bessel's J₀(z) … Jᵥ(z) along a new first axis, by recurrence from the order n_iter down.
-
-    >>> from funcgrad.scipy import special
-    >>> print(special.bessel_jn(1.0, v=1))
-    [0.7651977  0.44005057]
-    """
-    v, n_iter = integer("special.bessel_jn: v", v), integer("special.bessel_jn: n_iter", n_iter)
-    if not 0 <= v < n_iter:
-        raise ArgumentError(f"special.bessel_jn: need 0 ≤ v < n_iter, got {v} and {n_iter}")
-    (given,) = real_operands("special.bessel_jn", {"z": z}).values()
-    z = given.astype(np.float64)
-    nonzero = z != 0
-    inverse = 2 / fnp.where(nonzero, z, 1.0)
-    last, now = fnp.zeros_like(z), fnp.full_like(z, 1e-30)
-    norm = fnp.zeros_like(z)
-    orders: list[Any] = []
-    for k in range(n_iter, 0, -1):
-        last, now = now, k * inverse * now - last
-        # What grows too much is scaled down, all alike.
-        scale = fnp.where(fnp.abs(now) > 1e30, fnp.full_like(z, 1e-40), 1.0)
-        last, now, norm = last * scale, now * scale, norm * scale
-        orders = [o * scale for o in orders]
-        if k - 1 <= v:
-            orders.append(now)
-        if (k - 1) % 2 == 0:
-            norm = norm + (now if k == 1 else 2 * now)
-    values = fnp.stack([o / norm for o in reversed(orders)])
-    at_zero = fnp.stack([fnp.full_like(z, float(k == 0)) for k in range(v + 1)])
-    return fnp.where(nonzero, values, at_zero).astype(given.dtype)
+# ---- spherical harmonics
 
 
 def sph_harm_y(

@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 import funcgrad.numpy as fnp
-from funcgrad import lax
+from funcgrad import dtypes, lax
 from funcgrad.errors import ShapeError
 from funcgrad.ops.elementwise.integrals import xlogy
 from funcgrad.ops.elementwise.special import lgamma
@@ -31,15 +31,16 @@ class MultivariateNormal:
     def __repr__(self) -> str:
         return "stats.multivariate_normal"
 
-    def logpdf(self, x: Any, mean: Any, cov: Any, allow_singular: None = None) -> Any:
+    def logpdf(self, x: Any, mean: Any, cov: Any, allow_singular: bool | None = None) -> Any:
         """The logarithm of the density at x[..., n]; a number for `cov` is a multiple of I.
+
+        With `allow_singular` a covariance of lower rank gives the density on the space that the
+        distribution lies in, and -inf beside it. Else it must be positive definite.
 
         >>> from funcgrad.scipy import stats
         >>> print(stats.multivariate_normal.logpdf(fnp.zeros(2), fnp.zeros(2), fnp.eye(2)))
         -1.837877
         """
-        if allow_singular is not None:
-            raise NotImplementedError("stats.multivariate_normal.logpdf: allow_singular")
         x, mean, cov = _reals("stats.multivariate_normal.logpdf", x=x, mean=mean, cov=cov)
         if not mean.ndim:
             if cov.ndim:
@@ -51,6 +52,8 @@ class MultivariateNormal:
             return -0.5 * (fnp.sum(gap * gap, axis=-1) / cov + n * (LOG_2PI + fnp.log(cov)))
         if cov.ndim < 2 or cov.shape[-2:] != (n, n) or (x.ndim and x.shape[-1] not in (1, n)):
             raise ShapeError(_mismatch(x, mean, cov))
+        if allow_singular:
+            return _of_lower_rank(x - mean, cov)
         root = fnp.linalg.cholesky(cov)
         gap = x - mean
         batch = fnp.broadcast_shapes(gap.shape[:-1], cov.shape[:-2])
@@ -66,14 +69,46 @@ class MultivariateNormal:
         log_det = fnp.sum(fnp.log(fnp.diagonal(root, axis1=-2, axis2=-1)), axis=-1)
         return -0.5 * fnp.sum(y * y, axis=-1) - 0.5 * n * LOG_2PI - log_det
 
-    def pdf(self, x: Any, mean: Any, cov: Any) -> Any:
-        """The density at x.
+    def pdf(self, x: Any, mean: Any, cov: Any, allow_singular: bool | None = None) -> Any:
+        """The density at x; see `logpdf`.
 
         >>> from funcgrad.scipy import stats
         >>> print(stats.multivariate_normal.pdf(fnp.zeros(2), fnp.zeros(2), fnp.eye(2)))
         0.159154...
         """
-        return fnp.exp(self.logpdf(x, mean, cov))
+        return fnp.exp(self.logpdf(x, mean, cov, allow_singular))
+
+    def entropy(self, mean: Any, cov: Any) -> Any:
+        """The differential entropy, which depends on the covariance cov[..., n, n] alone.
+
+        >>> from funcgrad.scipy import stats
+        >>> print(stats.multivariate_normal.entropy(fnp.zeros(2), fnp.eye(2)))
+        2.837877...
+        """
+        mean, cov = _reals("stats.multivariate_normal.entropy", mean=mean, cov=cov)
+        n = mean.shape[-1] if mean.ndim else 1
+        if cov.ndim and (cov.ndim < 2 or cov.shape[-2:] != (n, n)):
+            raise ShapeError(
+                "stats.multivariate_normal.entropy: need mean (..., n) and cov (..., n, n), got "
+                f"mean {mean.shape} and cov {cov.shape}"
+            )
+        log_det = fnp.linalg.slogdet(cov)[1] if cov.ndim else n * fnp.log(cov)
+        return 0.5 * (n * (1 + LOG_2PI) + log_det)
+
+
+def _of_lower_rank(gap: Any, cov: Any) -> Any:
+    """The log density of what is `gap` from the mean, by the eigenvectors that count."""
+    found = fnp.linalg.eigh(cov)
+    values, along = found.eigenvalues, fnp.squeeze(gap[..., None, :] @ found.eigenvectors, -2)
+    # What SciPy takes for zero, too.
+    eps = (1e6 if values.dtype == "float64" else 1e3) * float(dtypes.finfo(values.dtype).eps)
+    eps = eps * fnp.max(fnp.abs(values), axis=-1, keepdims=True)
+    kept = values > eps
+    safe = fnp.where(kept, values, 1.0)
+    terms = fnp.where(kept, along * along / safe + fnp.log(safe) + LOG_2PI, 0.0)
+    beside = fnp.sqrt(fnp.sum(fnp.where(kept, 0.0, along * along), axis=-1))
+    inside = beside <= 1e3 * eps[..., 0]
+    return fnp.where(inside, -0.5 * fnp.sum(terms, axis=-1), -fnp.inf)
 
 
 def _mismatch(x: Any, mean: Any, cov: Any) -> str:

@@ -34,7 +34,6 @@ from funcgrad.transforms.arguments import (
 from funcgrad.transforms.control.jit_primitive import jit_p
 from funcgrad.transforms.jit.choice import Choice
 from funcgrad.transforms.jit.keys import (
-    argument_type,
     difference,
     leaf_or_position,
     programs_of,
@@ -58,7 +57,7 @@ from funcgrad.transforms.jit.stages import (
     told_of_trace,
     watch_call,
 )
-from funcgrad.transforms.refs import Lending, State, refs_among, state_of
+from funcgrad.transforms.refs import Lending, State, aval_or_inner, refs_among, state_of
 from funcgrad.tree import PyTreeDef
 
 RETRACES_BEFORE_WARNING = 16
@@ -367,7 +366,7 @@ class Jitted:
         flat = FlatFunction("jit", self._with_shardings(self._with_static(call)), call.in_tree)
         places = refs_among(call.leaves)
         lent = Lending(flat, places) if places else None
-        avals, start = [argument_type(x) for x in call.leaves], time.perf_counter_ns()
+        avals, start = [aval_or_inner(x) for x in call.leaves], time.perf_counter_ns()
         traced: Callable = lent or flat
         if has_explicit_axes():
             traced = backend.explicit().between_types(traced, call.leaves)

@@ -7,11 +7,8 @@ from collections.abc import Callable, Sequence
 from types import FunctionType
 from weakref import WeakKeyDictionary
 
-import numpy as np
-
 from funcgrad.core import caches
 from funcgrad.core.array import Array
-from funcgrad.core.aval import ShapedArray
 from funcgrad.core.process import fork
 from funcgrad.core.refs import Ref
 from funcgrad.core.sharded import ShardedArray
@@ -20,8 +17,6 @@ from funcgrad.transforms.arguments import leaf_names
 from funcgrad.transforms.jit.stages import Program, sharding_of
 from funcgrad.transforms.refs import aval_or_inner
 
-# What NumPy makes of Python's numbers.
-_YIELDING = frozenset({np.float64, np.int64, np.complex128})
 # Functions that are compiled again and again, as `jit(f)(x)` in a loop, share their programs.
 _shared: WeakKeyDictionary[Callable, dict] = WeakKeyDictionary()
 _lock = fork.lock()
@@ -58,13 +53,6 @@ def typed(value: object) -> tuple | type:
     return (float, value.hex()) if type(value) is float else type(value)
 
 
-def argument_type(x: Value) -> ShapedArray:
-    """The type that an argument is traced with: NumPy's scalars of its default dtypes keep these,
-    but are weak, as they yield to the arrays beside them without `jit`, too."""
-    aval = aval_or_inner(x)
-    return ShapedArray((), aval.dtype, weak_type=True) if type(x) in _YIELDING else aval
-
-
 def type_key(x: Value) -> tuple:
     """An argument's type as a program is known by."""
     if type(x) is Array:
@@ -75,7 +63,7 @@ def type_key(x: Value) -> tuple:
         return (aval.shape, aval.dtype, aval.weak_type, x.sharding)
     if type(x) is Ref:
         return (*type_key(x.read()), Ref)
-    aval = argument_type(x)
+    aval = aval_or_inner(x)
     cut = sharding_of(x)
     if cut is not None:
         return (aval.shape, aval.dtype, aval.weak_type, cut)

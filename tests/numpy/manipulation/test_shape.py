@@ -65,7 +65,7 @@ def test_dtypes_stay(dtype):
 def test_broadcast_arrays(rng):
     a, b = rng.standard_normal((2, 1)), rng.standard_normal(3)
     same(fnp.broadcast_arrays(a, b), np.broadcast_arrays(a, b))
-    assert isinstance(fnp.broadcast_arrays(a, b), list)
+    assert isinstance(fnp.broadcast_arrays(a, b), tuple)
 
 
 def test_several_arguments_give_a_list():

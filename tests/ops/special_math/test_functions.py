@@ -279,6 +279,25 @@ VALUES = {
     ),
     "bessel_i0e": ([0, -0.0, INF, -INF, NAN], [1, 1, 0, 0, NAN]),
     "bessel_i1e": ([0, -0.0, INF, -INF, NAN], [0, -0.0, 0, -0.0, NAN]),
+    "bessel_j0": ([0, -0.0, INF, -INF, NAN], [1, 1, 0, 0, NAN]),
+    "bessel_j1": ([0, -0.0, INF, -INF, NAN], [0, -0.0, 0, -0.0, NAN]),
+    "bessel_y0": ([0, -0.0, -1, INF, NAN], [-INF, -INF, NAN, 0, NAN]),
+    "bessel_y1": ([0, -0.0, -1, INF, NAN], [-INF, -INF, NAN, 0, NAN]),
+    "bessel_jn": (
+        [0, 1, 2, -3, 3, 0.5, 901, NAN, INF, 1],
+        [0, 0, INF, 0, 0, 1, 1, 1, 1, NAN],
+        [1, 0, 0, -0.0, 0, NAN, NAN, NAN, NAN, NAN],
+    ),
+    "bessel_yn": (
+        [0, 1, 2, -3, 3, 0.5, 901, NAN, INF, 1],
+        [0, 0, INF, 0, -1, 1, 1, 1, 1, NAN],
+        [-INF, -INF, 0, INF, NAN, NAN, NAN, NAN, NAN, NAN],
+    ),
+    "bessel_ive": (
+        [0, 1, 2.5, -0.5, -1.5, 0.5, 1, NAN, INF, 1],
+        [0, 0, 0, 0, 1, -1, INF, 1, 1, NAN],
+        [1, 0, 0, INF, NAN, NAN, 0, NAN, 0, NAN],
+    ),
     "xlogy": (
         [0, 0, 0, 0, 1, -1, NAN, 2],
         [0, -1, INF, NAN, 0, 0, 1, -1],

@@ -7,7 +7,7 @@ import pytest
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
-from funcgrad import AxisType, P, lax
+from funcgrad import AxisType, P, lax, nn
 from funcgrad.core.aval import ShapedArray
 from funcgrad.errors import ShardingError
 from tests.parallel import explicit_programs
@@ -191,6 +191,32 @@ SAID = {
     "zeros": lambda a, s: fnp.zeros((8, 8), out_sharding=s),
     "ones": lambda a, s: fnp.ones((8, 8), out_sharding=s),
     "full": lambda a, s: fnp.full((8, 8), 3, out_sharding=s),
+    "empty": lambda a, s: fnp.empty((8, 8), out_sharding=s),
+    "lax.full": lambda a, s: lax.full((8, 8), 3, sharding=s),
+    "lax.empty": lambda a, s: lax.empty((8, 8), "float32", out_sharding=s),
+    "zeros_like": lambda a, s: fnp.zeros_like(a, out_sharding=s),
+    "ones_like": lambda a, s: fnp.ones_like(a, out_sharding=s),
+    "empty_like": lambda a, s: fnp.empty_like(a, out_sharding=s),
+    "full_like": lambda a, s: fnp.full_like(a, 3, out_sharding=s),
+    "lax.full_like": lambda a, s: lax.full_like(a, 3, sharding=s),
+    "arange": lambda a, s: fnp.arange(8.0, out_sharding=s),
+    "array": lambda a, s: fnp.array([1, 2, 3, 4], out_sharding=s),
+    "asarray": lambda a, s: fnp.asarray(a, out_sharding=s),
+    "ravel": lambda a, s: fnp.ravel(a, out_sharding=s),
+    "broadcast_to": lambda a, s: fnp.broadcast_to(a, (2, 8, 8), out_sharding=s),
+    "repeat": lambda a, s: fnp.repeat(a, 2, 0, out_sharding=s),
+    "bincount": lambda a, s: fnp.bincount(fnp.arange(8), length=8, out_sharding=s),
+    "get": lambda a, s: a.at[::2].get(out_sharding=s),
+    "lax.dot": lambda a, s: lax.dot(a.T, a, out_sharding=s),
+    "broadcasted_iota": lambda a, s: lax.broadcasted_iota("int32", (8, 2), 0, out_sharding=s),
+    "reduce_sum": lambda a, s: lax.reduce_sum(a, [0], out_sharding=s),
+    "ragged_dot": lambda a, s: lax.ragged_dot(
+        fnp.ones((8, 2)), fnp.ones((2, 2, 2)), fnp.array([5, 3]), out_sharding=s
+    ),
+    "conv_general_dilated": lambda a, s: lax.conv_general_dilated(
+        fnp.ones((4, 1, 8)), fnp.ones((1, 1, 3)), (1,), "SAME", out_sharding=s
+    ),
+    "initializers": lambda a, s: nn.initializers.ones(None, (8, 8), None, s),
 }
 
 

@@ -5,8 +5,9 @@ import pytest
 import scipy.linalg
 
 import funcgrad.numpy as fnp
-from funcgrad.errors import ShapeError
+from funcgrad.errors import ArgumentError, ShapeError
 from funcgrad.scipy import linalg
+from funcgrad.transforms.jit.jit import jit
 from tests.ops.rules import check_derivatives, check_vmap
 from tests.scipy.linalg.test_condensed import KINDS, WIDE, draw, near
 from tests.scipy.linalg.test_factorizations import positive
@@ -35,6 +36,29 @@ def test_triangular_and_lu_solves(kind, a_shape, b_shape, trans, rng):
         part = np.tril(a) if lower else np.triu(a)
         x = linalg.solve_triangular(a, b, trans=trans, lower=lower)
         near(times(side(part), x, b), target)
+
+
+def diagonals(a, low, up):
+    """The diagonals of matrices as SciPy holds them."""
+    n = a.shape[-1]
+    ab = np.full((*a.shape[:-2], low + up + 1, n), 7, a.dtype)  # corners aren't read
+    for i in range(n):
+        for j in range(max(0, i - low), min(n, i + up + 1)):
+            ab[..., up + i - j, j] = a[..., i, j]
+    return ab
+
+
+@WIDE
+@pytest.mark.parametrize("bands", [(0, 0), (1, 1), (2, 0), (1, 3)])
+def test_solve_banded(kind, bands, rng):
+    low, up = bands
+    a = np.triu(np.tril(draw(rng, (3, 5, 5), kind), up), -low)
+    ab, b = diagonals(a, low, up), draw(rng, (5, 2), kind)
+    near(linalg.solve_banded(bands, ab[0], b), scipy.linalg.solve_banded(bands, ab[0], b))
+    near(jit(lambda ab: linalg.solve_banded(bands, ab, b))(ab), np.linalg.solve(a, b))
+    near(linalg.solve_banded(bands, ab[0], b[:, 0]), np.linalg.solve(a[0], b[:, 0]))
+    if kind == "float64":
+        check_derivatives(lambda *args: linalg.solve_banded(bands, *args), (ab[0], b), rng)
 
 
 @WIDE
@@ -113,4 +137,10 @@ def test_errors():
         linalg.solve_sylvester(a, a, np.ones((2, 3)))
     with pytest.raises(ValueError, match="Unrecognized method"):
         linalg.solve_sylvester(a, a, a, method="x")
+    with pytest.raises(ShapeError, match="ab must have l \\+ u \\+ 1 = 2 rows"):
+        linalg.solve_banded((0, 1), a, b)
+    with pytest.raises(ArgumentError, match="l_and_u must be 0 or more"):
+        linalg.solve_banded((-1, 3), a, b)
+    with pytest.raises(ArgumentError, match="l_and_u must be a pair"):
+        linalg.solve_banded(1, a, b)
     assert linalg.solve(fnp.array([[2]]), fnp.array([4])).dtype == np.float32

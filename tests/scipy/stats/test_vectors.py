@@ -39,6 +39,30 @@ def test_multivariate_normal():
     )
 
 
+def test_multivariate_normal_of_lower_rank():
+    ours, theirs = stats.multivariate_normal, sp.multivariate_normal
+    flat = ROOTS[0][:, :2] @ ROOTS[0][:, :2].T
+    inside = MEAN + X[:, :2] @ ROOTS[0][:, :2].T
+    want = theirs(MEAN, flat, allow_singular=True).logpdf(inside)
+    got = fg.jit(lambda x: ours.logpdf(x, MEAN, flat, allow_singular=True))(inside)
+    np.testing.assert_allclose(got, want)
+    np.testing.assert_allclose(ours.pdf(inside, MEAN, flat, True), np.exp(want))
+    assert ours.logpdf(inside[0] + 1, MEAN, flat, allow_singular=True) == -np.inf
+    full = ours.logpdf(X, MEAN, COVS[0], allow_singular=True)
+    np.testing.assert_allclose(full, ours.logpdf(X, MEAN, COVS[0]))
+    slope = fg.grad(lambda x: ours.logpdf(x, MEAN, flat, allow_singular=True))(inside[0])
+    np.testing.assert_allclose(slope, np.linalg.pinv(flat) @ (MEAN - inside[0]), rtol=1e-6)
+
+
+def test_entropy_of_multivariate_normal():
+    ours = stats.multivariate_normal
+    want = [sp.multivariate_normal.entropy(MEAN, c) for c in COVS]
+    np.testing.assert_allclose(ours.entropy(MEAN, COVS), want)
+    np.testing.assert_allclose(ours.entropy(0.0, 2.0), sp.norm.entropy(0, np.sqrt(2)), rtol=1e-6)
+    slope = fg.grad(ours.entropy, 1)(MEAN, COVS[0])
+    np.testing.assert_allclose(slope, np.linalg.inv(COVS[0]) / 2)
+
+
 def test_dirichlet():
     alpha = np.array([0.5, 2.0, 3.0])
     x = RNG.dirichlet(alpha, 4).T
@@ -94,6 +118,7 @@ def test_kde(shape, weighted, method):
     [
         (lambda: stats.multivariate_normal.logpdf(X, MEAN, COVS[0, :2]), "cov \\(2, 3\\)"),
         (lambda: stats.multivariate_normal.logpdf(X, MEAN, MEAN), "cov \\(3,\\)"),
+        (lambda: stats.multivariate_normal.entropy(MEAN, MEAN), "cov \\(3,\\)"),
         (lambda: stats.multivariate_normal.logpdf("a", MEAN, COVS), "logpdf: x"),
         (lambda: stats.dirichlet.logpdf(X, MEAN), r"alpha \(3,\)"),
         (lambda: stats.multinomial.pmf(X, 3, np.ones(2)), r"p \(2,\)"),
@@ -108,5 +133,3 @@ def test_kde(shape, weighted, method):
 def test_wrong_arguments(call, message):
     with pytest.raises(fg.errors.FuncgradError, match=message):
         call()
-    with pytest.raises(NotImplementedError, match="allow_singular"):
-        stats.multivariate_normal.logpdf(X, MEAN, COVS[0], allow_singular=True)
