@@ -128,7 +128,7 @@ class _Rings(Writer):
             product, params = plan.scatters[out], eqn.params
             pair = [self.value(self.read(a)) for a in product.ins]
             where = params["axis_name"], params["axis"]
-            self.define(eqn, [scattered_product(*pair, product.params, *where)])
+            self.define(eqn, [scattered_product(pair[0], pair[1], product.params, *where)])
         elif out not in plan.elsewhere:
             self.keep(eqn, ins)
 

@@ -21,9 +21,6 @@ from funcgrad.ops.collective.exchanges import ppermute_p
 from funcgrad.ops.contract import dot_general_p
 from funcgrad.ops.indexing.windows_at import dynamic_slice_p, dynamic_update_slice_p
 
-# On more devices turns are a loop, so that the program doesn't grow with them.
-MOST_UNROLLED = 8
-
 
 class Factor(NamedTuple):
     """What is multiplied with an array that comes in blocks.
@@ -63,7 +60,7 @@ def gathered_products(
     own = lax.axis_index(axes)
     works = [_work(x, n, dim, f) for f in factors]
     if keep:
-        works.append(_Work(lambda block, start: block, n * rows, dim))
+        works.append(_Work(lambda block, start: block, n, dim))
 
     def turn(number: Any, block: Any, outs: Sequence[Any]) -> list:
         start = lax.rem(own + (n - number), n) * rows
@@ -114,20 +111,19 @@ def onward(x: Any, axes: tuple) -> Any:
 
 
 def _turns(step: Callable, state: Any, start: int, stop: int) -> Any:
-    """The state after steps with the numbers from start to stop."""
-    if stop - start < MOST_UNROLLED:
-        for number in range(start, stop):
-            state, _ = step(state, number)
-        return state
+    """The state after steps with the numbers from start to stop: in a loop, so that the program
+    doesn't grow with the devices, and parts of operands are taken one at a time."""
+    if stop - start <= 1:
+        return step(state, start)[0] if start < stop else state
     return lax.scan(step, state, lax.iota(np.int32, stop - start) + start)[0]
 
 
 class _Work(NamedTuple):
-    """What is done with each block: its part, and where it goes in a result of so many rows; at
-    None the parts are added."""
+    """What is done with each of so many blocks: its part, and along which axis of the result parts
+    lie; at None they are added."""
 
     part: Callable[[Any, Any], Any]
-    rows: int
+    blocks: int
     at: int | None
 
     def add(self, out: Any, block: Any, start: Any) -> Any:
@@ -136,10 +132,16 @@ class _Work(NamedTuple):
         if self.at is None:
             return part if out is None else out + part
         if out is None:
-            shape = list(aval_of(part).shape)
-            shape[self.at] = self.rows
-            out = fnp.zeros(tuple(shape), aval_of(part).dtype)
+            return _repeated(part, self.blocks, self.at)
         return dynamic_update_slice_p.bind(out, part, *_starts(out, start, self.at))
+
+
+def _repeated(part: Any, blocks: int, at: int) -> Any:
+    """A result with its first part in all places, until the others come."""
+    shape = list(aval_of(part).shape)
+    wide = fnp.broadcast_to(fnp.expand_dims(part, at), (*shape[:at], blocks, *shape[at:]))
+    shape[at] *= blocks
+    return fnp.reshape(wide, shape)
 
 
 def _work(x: Any, n: int, dim: int, factor: Factor) -> _Work:
@@ -150,7 +152,7 @@ def _work(x: Any, n: int, dim: int, factor: Factor) -> _Work:
     def part(block: Any, start: Any) -> Any:
         return factor.product(block, _block(factor.other, start, rows, other_at), **kind)
 
-    return _Work(part, n * rows, out_at)
+    return _Work(part, n, out_at)
 
 
 def _block(x: Any, start: Any, rows: int, at: int | None) -> Any:
