@@ -5,6 +5,7 @@
 A ring of two ranks of one thread against attention of the whole on two threads; a pipeline of four
 stages on two ranks against its schedule's ideal; the same of actions that only sleep, so that other
 work on the machine hardly matters: what sending costs, and the share of time in which ranks wait;
+a layer of tensor parallelism with its products round rings against gathers and scatters of all;
 an expert layer's grouped products against one product of the same arithmetic; the first call of 48
 scanned layers against that of 4.
 """
@@ -34,6 +35,8 @@ from funcgrad.parallel import (
     process_count,
     process_index,
     sequence_attention,
+    tensor_products,
+    with_sharding_constraint,
 )
 from funcgrad.parallel.pipelines import make_schedule, simulate
 from funcgrad.parallel.supervise import mpiexec
@@ -120,6 +123,31 @@ def waits(milliseconds: int) -> float:
     return best(lambda: run(w, x, x))
 
 
+def products(width: int) -> float:
+    """A layer of tensor parallelism on two ranks and its gradient, activations cut along the
+    sequence: products round rings against gathers and scatters of all."""
+    mesh = make_mesh(-1, "tp")
+    rows, columns, cut = P(None, "tp"), P("tp"), NamedSharding(mesh, P(None, "tp"))
+    shapes = (1, width, width), (width, 4 * width), (4 * width, width)
+    xs = [
+        fg.device_put(normal(*shape), NamedSharding(mesh, spec))
+        for shape, spec in zip(shapes, (rows, rows, columns), strict=True)
+    ]
+
+    def layer(x: Any, up: Any, down: Any) -> Any:
+        return with_sharding_constraint(fnp.tanh(nn.standardize(x) @ up) @ down, cut)
+
+    def found(way: Any) -> float:
+        with tensor_products(way):
+            run = fg.jit(fg.grad(lambda *xs: fnp.sum(layer(*xs) ** 2), (0, 1, 2)))
+            return best(lambda: run(*xs))
+
+    return found("ring") / found("whole")
+
+
+INSIDE = {"ring": ring, "pipeline": pipeline, "waits": waits, "products": products}
+
+
 def elsewhere(subject: str, size: int, ranks: int, threads: int) -> float:
     """A subject's seconds in a job of its own."""
     start = [mpiexec(), "-n", str(ranks)] if ranks > 1 else []
@@ -166,12 +194,12 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
-        "--inside", choices=["ring", "pipeline", "waits"], help="measure here: seconds"
+        "--inside", choices=list(INSIDE), help="measure here, on ranks or on one process"
     )
     parser.add_argument("--size", type=int, default=0)
     args = parser.parse_args()
     if args.inside:
-        seconds = {"ring": ring, "pipeline": pipeline, "waits": waits}[args.inside](args.size)
+        seconds = INSIDE[args.inside](args.size)
         if process_index() == 0:
             print(seconds)
         return
@@ -189,6 +217,8 @@ def main() -> None:
     print(f"a pipeline's step: {statistics.median(pipes):.2f} × the schedule's ideal")
     print(f"one of sleeping actions: {slept / timeline.length:.3f} × the ideal; "
           f"waiting for {idle:.3f} of it, {formula:.3f} by the formula")  # fmt: skip
+    rounds = elsewhere("products", 2 * args.width, 2, 1)
+    print(f"products round a ring: {rounds:.2f} × gathers and scatters of all")
     print(f"grouped products: {grouped():.2f} of one product's speed")
     print(f"the first call of 48 layers: {deep():.2f} × that of 4")
 

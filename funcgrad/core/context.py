@@ -31,7 +31,7 @@ _T = TypeVar("_T")
 
 _FIELDS = (
     "trace", "axes", "manual", "float_dtype", "int_dtype", "scopes", "disable_jit", "checks",
-    "communicators", "logs", "sequences", "mesh", "exact", "device",
+    "communicators", "logs", "sequences", "products", "mesh", "exact", "device",
 )  # fmt: skip
 # What leaves the types of operations' results as they are.
 _NO_SETTINGS = frozenset({"trace", "scopes", "disable_jit", "logs"})
@@ -80,6 +80,7 @@ class Context:
         which collectives on plain arrays are done
     logs: what is logged as warnings: "compiles", "misses" of caches
     sequences: how attention of sequences that are cut over devices is done; "auto": as suits it
+    products: how products with gathers and scatters are done; "auto": as suits them
     mesh: what specs are of that are given without one; None where none is set
     exact: whether products that don't say how exact they are to be are as exact as can be
     device: where arrays are made of which nothing says where; None: on the host
@@ -100,6 +101,7 @@ class Context:
     communicators: Communicators | None
     logs: frozenset[str]
     sequences: str
+    products: str
     mesh: Mesh | None
     exact: bool
     device: Device | None
@@ -110,7 +112,7 @@ class Context:
         self, trace: Trace, axes: dict[AxisName, int], manual: tuple[str, ...],
         float_dtype: np.dtype, int_dtype: np.dtype, scopes: tuple[str, ...], disable_jit: bool,
         checks: Checks | None, communicators: Communicators | None, logs: frozenset[str],
-        sequences: str, mesh: Mesh | None, exact: bool, device: Device | None,
+        sequences: str, products: str, mesh: Mesh | None, exact: bool, device: Device | None,
     ):  # fmt: skip
         self.trace = trace
         self.axes = axes
@@ -123,6 +125,7 @@ class Context:
         self.communicators = communicators
         self.logs = logs
         self.sequences = sequences
+        self.products = products
         self.mesh = mesh
         self.exact = exact
         self.device = device
@@ -140,7 +143,8 @@ class Context:
         """A copy under another trace: the change that every transform makes at every op."""
         new = Context(trace, self.axes, self.manual, self.float_dtype, self.int_dtype, self.scopes,
                       self.disable_jit, self.checks, self.communicators, self.logs,
-                      self.sequences, self.mesh, self.exact, self.device)  # fmt: skip
+                      self.sequences, self.products, self.mesh, self.exact,
+                      self.device)  # fmt: skip
         new.types, new._static_key = self.types, self._static_key
         return new
 
@@ -187,7 +191,8 @@ class Context:
         if key is None:
             key = self._static_key = (
                 tuple(self.axes.items()), self.manual, self.float_dtype, self.int_dtype,
-                self.checks and self.checks.of_programs(), self.sequences, self.mesh, self.exact,
+                self.checks and self.checks.of_programs(), self.sequences, self.products,
+                self.mesh, self.exact,
             )  # fmt: skip
         return key
 
@@ -195,7 +200,7 @@ class Context:
 # core.array completes the root with the trace that evaluates.
 ROOT = Context(
     None, {}, (), np.dtype("float32"), np.dtype("int32"), (), False, None, None,  # type: ignore[arg-type]
-    frozenset(), "auto", None, False, None,
+    frozenset(), "auto", "auto", None, False, None,
 )  # fmt: skip
 variable: ContextVar[Context] = ContextVar("funcgrad", default=ROOT)
 current = variable.get

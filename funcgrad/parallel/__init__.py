@@ -72,7 +72,7 @@ from funcgrad.parallel.pipelines.packing import PackedStages, pack_stages
 from funcgrad.parallel.pipelines.run import pipeline
 from funcgrad.parallel.pipelines.train import pipeline_value_and_grad
 from funcgrad.parallel.planning import Cluster, ModelShape, Plan, plan
-from funcgrad.parallel.products import all_gather_matmul, matmul_reduce_scatter
+from funcgrad.parallel.products import all_gather_matmul, matmul_reduce_scatter, tensor_products
 from funcgrad.parallel.recipes import by_path, fsdp, replicated
 from funcgrad.parallel.show import visualize_sharding
 from funcgrad.parallel.steps import LocalState, LocalSteps, accumulate_gradients, local_steps
@@ -86,7 +86,7 @@ __all__ = [
     "device_put", "make_array_from_callback", "make_array_from_process_local_data",
     "make_array_from_single_device_arrays", "pmap", "reshard", "shard_map", "visualize_sharding",
     "with_sharding_constraint",
-    "all_gather_matmul", "matmul_reduce_scatter",
+    "all_gather_matmul", "matmul_reduce_scatter", "tensor_products",
     "MoeStats", "expert_mlp", "moe", "moe_bias_update",
     "hybrid_attention", "ring_attention", "sequence_attention", "ulysses_attention",
     "unzigzag", "zigzag",

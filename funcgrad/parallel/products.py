@@ -1,22 +1,26 @@
 """Matrix products with their gather or scatter, block by block round a ring.
 
 Where tensor parallelism gathers rows before a product, or scatters sums of rows after one, each
-block's product runs while the next block is on its way (Wang et al., "Overlap Communication with
-Dependent Computation via Decomposition", 2023).
+block's product runs while the next block is on its way (`programs.rings`): in a `shard_map` by
+these functions, elsewhere where `jit` chooses so.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal, get_args
 
 import funcgrad.numpy as fnp
-from funcgrad import dtypes, lax
-from funcgrad.core.types import AxisName
-from funcgrad.errors import ShapeError
+from funcgrad.core.context import scoped
+from funcgrad.core.types import AxisName, Params
+from funcgrad.errors import ArgumentError, ShapeError
+from funcgrad.ops.collective.reductions import names_of
 from funcgrad.parallel.attention.arguments import size_of
-from funcgrad.parallel.attention.rotation import shift
+from funcgrad.parallel.programs.rings import Factor, gathered_products, scattered_product
+
+Way = Literal["auto", "ring", "whole"]
+WAYS = get_args(Way)
 
 
 def all_gather_matmul(x: Any, w: Any, axis: AxisName) -> Any:
@@ -36,14 +40,8 @@ def all_gather_matmul(x: Any, w: Any, axis: AxisName) -> Any:
     >>> product(fnp.ones((4, 3)), fnp.ones((3, 2))).shape
     (4, 2)
     """
-    n, x, w = _checked("all_gather_matmul", x, w, axis)
-    rows, own = x.shape[-2], lax.axis_index(axis)
-    out = fnp.zeros((*x.shape[:-2], n * rows, w.shape[1]), fnp.result_type(x, w))
-    for turn in range(n):
-        following = shift(x, axis, 1) if turn < n - 1 else None
-        start = (own - turn) % n * rows
-        out = lax.dynamic_update_slice_in_dim(out, fnp.matmul(x, w), start, out.ndim - 2)
-        x = following
+    _, x, w = _checked("all_gather_matmul", x, w, axis)
+    (out,) = gathered_products(x, names_of(axis), x.ndim - 2, [Factor(w, False, _params(x))])
     return out
 
 
@@ -72,17 +70,44 @@ def matmul_reduce_scatter(x: Any, w: Any, axis: AxisName) -> Any:
         raise ShapeError(
             f"{name}: the {n} devices along {axis!r} must divide the rows of x, got {x.shape}"
         )
-    rows, own, dtype = x.shape[-2] // n, lax.axis_index(axis), fnp.result_type(x, w)
-    wide = np.dtype(np.float32) if dtypes.is_float(dtype) and dtype.itemsize < 4 else dtype
+    return scattered_product(x, w, _params(x), names_of(axis), x.ndim - 2)
 
-    def product(turn: int) -> Any:
-        block = lax.dynamic_slice_in_dim(x, (own - 1 - turn) % n * rows, rows, x.ndim - 2)
-        return fnp.matmul(block, w, preferred_element_type=wide)
 
-    total = product(0)
-    for turn in range(1, n):
-        total = shift(total, axis, 1) + product(turn)
-    return total.astype(dtype)
+@contextmanager
+def tensor_products(way: Way) -> Iterator[None]:
+    """Within the block, how programs for a mesh do products of what is gathered before, and those
+    whose sums are scattered after: the exchanges of tensor parallelism with activations cut along
+    the sequence, forward and backward.
+
+    way: "ring": block by block, as `all_gather_matmul` and `matmul_reduce_scatter` do; "whole": all
+    is gathered before a product, and a sum is scattered when all of it is there; "auto", which
+    holds outside of such a block: the ring where a block has a MiB or more, there are no more than
+    16 devices, and what is gathered was computed just before. Weights, which are inputs, can be
+    fetched early instead. It holds for programs that are traced and compiled within the block.
+
+    What other operations want of a gathered array, too, is put together from the blocks. A device
+    sends the same bytes in all ways, and sums differ in their order.
+
+    Raises ArgumentError for other ways.
+
+    >>> from funcgrad.parallel import AbstractMesh, NamedSharding, P, tensor_products
+    >>> mesh = AbstractMesh(4, "tp")
+    >>> types = [
+    ...     fg.ShapeDtypeStruct(shape, "float32", sharding=NamedSharding(mesh, spec))
+    ...     for shape, spec in [((64, 32), P("tp")), ((32, 16), P(None, "tp"))]
+    ... ]
+    >>> product = fg.jit(fnp.matmul)
+    >>> product.lower(*types).device_analysis().counts
+    {'all_gather': 1}
+    >>> with tensor_products("ring"):
+    ...     product.lower(*types).device_analysis().counts
+    {'permute': 3}
+    """
+    if way not in WAYS:
+        known = ", ".join(map(repr, WAYS))
+        raise ArgumentError(f"tensor_products: way must be one of {known}, got {way!r}")
+    with scoped(products=way):
+        yield
 
 
 def _checked(name: str, x: Any, w: Any, axis: AxisName) -> tuple[int, Any, Any]:
@@ -90,4 +115,11 @@ def _checked(name: str, x: Any, w: Any, axis: AxisName) -> tuple[int, Any, Any]:
     x, w = fnp.asarray(x), fnp.asarray(w)
     if x.ndim < 2 or w.ndim != 2 or x.shape[-1] != w.shape[0]:
         raise ShapeError(f"{name}: need x (…, T, K) and w (K, N), got {x.shape} and {w.shape}")
-    return size_of(name, "axis", axis), x, w
+    dtype = fnp.result_type(x, w)
+    return size_of(name, "axis", axis), x.astype(dtype), w.astype(dtype)
+
+
+def _params(x: Any) -> Params:
+    """Those of a product of x's last axis with a matrix, as of `dot_general`."""
+    numbers = (((x.ndim - 1,), (0,)), ((), ()))
+    return {"dimension_numbers": numbers, "preferred_element_type": None}

@@ -202,8 +202,11 @@ class NativeCommunicator(Communicator[np.ndarray]):
 
     def __init__(self, rank: int, size: int, functions: Sequence[int], **words: int):
         self.rank, self.size = rank, size
-        # Queues of messages, made when the first one is sent (`mail`).
+        # Queues of messages, made when the first one is sent, the number of the run of a program
+        # that sends them, and what is on its way by MPI (`mail`).
         self.mail: dict[Any, Any] = {}
+        self.run = 0
+        self.flying: list[tuple[Any, np.ndarray]] = []
         self._context = (ctypes.c_int64 * len(CONTEXT))()
         self._functions = list(functions)
         named = dict(zip(KINDS, functions, strict=False))

@@ -9,6 +9,7 @@ several sums become one, and becomes a reduce-scatter where it is wanted cut.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from funcgrad.parallel.partitioner.halos import with_halos
 from funcgrad.parallel.partitioner.propagate import Propagation, propagate
 from funcgrad.parallel.partitioner.reshard import Layout, local_aval
 from funcgrad.parallel.partitioner.site import Site
+from funcgrad.parallel.programs.decomposed import in_rings
 from funcgrad.parallel.programs.passes import gathers_once, sums_early
 from funcgrad.parallel.programs.program import SpmdProgram
 from funcgrad.transforms.passes.simplify import inline_calls
@@ -72,7 +74,7 @@ def partition(
         found = _per_device(plan)
         if sent(found) < sent(best):
             best = found
-    return best
+    return replace(best, jaxpr=in_rings(best.jaxpr, mesh.shape))
 
 
 def _per_device(plan: Propagation) -> SpmdProgram:

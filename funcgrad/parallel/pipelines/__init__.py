@@ -9,7 +9,6 @@
 - `packing`: weights and messages of unlike stages in arrays of one type: `pack_stages`
 - `ticks`: a schedule as tables of integers, by which all ranks run one program
 - `messages`: what goes from rank to rank, and the slots in which it waits
-- `mail`: messages between ranks of a job that wait until they are needed
 - `layout`: which of the stages are whose, and which rows of a batch make a microbatch
 - `moves`: rows of arrays from rank to rank
 - `derivatives`: a stage's forward pass, and the halves of its backward pass, as programs

@@ -19,6 +19,7 @@ from funcgrad.transforms.autodiff.jvp import jvp_jaxpr
 from funcgrad.transforms.autodiff.partial_eval import PartialJaxpr, partial_eval_jaxpr
 from funcgrad.transforms.autodiff.transpose import transpose_jaxpr
 from funcgrad.transforms.control.scan import scan_p
+from funcgrad.transforms.tape.residuals import fewer_residuals
 
 
 class Passes(NamedTuple):
@@ -62,11 +63,12 @@ def passes(
     n_outs, n_cts = len(program.outs), sum(out_varies)
     unknown = [False] * n + [True] * sum(varies)
     parts = partial_eval_jaxpr(both, unknown, [False] * n_outs + [True] * n_cts)
-    rebuilt, saved, source = _residuals(parts, n_outs, n_fixed)
-    outs = [*parts.known.outs[:n_outs], *saved]
-    forward = Jaxpr(parts.known.ins, dce_eqns(parts.known.eqns, outs), outs)
-    linear = [i >= len(parts.residuals) for i in range(len(parts.unknown.ins))]
-    pulled, _ = transpose_jaxpr(parts.unknown, linear, [True] * n_cts, force=True)
+    first, second = fewer_residuals(_with_residuals(parts, n_outs), parts.unknown, n_outs)
+    rebuilt, saved, source = _residuals(first, n_outs, n_fixed)
+    outs = [*first.outs[:n_outs], *saved]
+    forward = Jaxpr(first.ins, dce_eqns(first.eqns, outs), outs)
+    linear = [i >= len(source) for i in range(len(second.ins))]
+    pulled, _ = transpose_jaxpr(second, linear, [True] * n_cts, force=True)
     saved_avals = [v.aval.strong() for v in saved]
 
     def backward(*flat: Any) -> list:
@@ -85,23 +87,28 @@ def passes(
     )  # fmt: skip
 
 
-def _residuals(parts: PartialJaxpr, n_outs: int, n_fixed: int) -> tuple[Jaxpr, list, list[int]]:
+def _with_residuals(parts: PartialJaxpr, n_outs: int) -> Jaxpr:
+    """The forward program, whose results are followed by all that it leaves behind."""
+    known, computed = parts.known, iter(parts.known.outs[n_outs:])
+    residuals = [next(computed) if f is None else known.ins[f] for f in parts.forwarded]
+    return Jaxpr(known.ins, known.eqns, [*known.outs[:n_outs], *residuals])
+
+
+def _residuals(known: Jaxpr, n_outs: int, n_fixed: int) -> tuple[Jaxpr, list, list[int]]:
     """The program that makes residuals of weights again; the residuals that are saved; and where
     each stands among fixed values and weights, those that are made again, those that are saved."""
-    known = parts.known
     moving = set(known.ins[n_fixed:])
     for eqn in known.eqns:
         if any(a in moving for a in eqn.ins):
             moving.update(eqn.outs)
-    computed = iter(known.outs[n_outs:])
-    atoms: list[Any] = [next(computed) if f is None else known.ins[f] for f in parts.forwarded]
-    again = [a for a, f in zip(atoms, parts.forwarded, strict=True)
-             if f is None and a not in moving]  # fmt: skip
+    atoms = known.outs[n_outs:]
+    fixed = known.ins[:n_fixed]
+    again = [a for a in atoms if a not in moving and a not in fixed]
     saved = [a for a in atoms if a in moving]
     position: dict[Any, int] = {}
-    for i, a in enumerate([*known.ins[:n_fixed], *again, *saved]):
+    for i, a in enumerate([*fixed, *again, *saved]):
         position.setdefault(a, i)
-    rebuilt = Jaxpr(known.ins[:n_fixed], dce_eqns(known.eqns, again), again)
+    rebuilt = Jaxpr(fixed, dce_eqns(known.eqns, again), again)
     return rebuilt, saved, [position[a] for a in atoms]
 
 

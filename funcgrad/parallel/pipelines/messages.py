@@ -12,8 +12,8 @@ from funcgrad import lax
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.sharding import Mesh
 from funcgrad.parallel.communicators.mail import Route
-from funcgrad.parallel.pipelines.mail import mail_p
 from funcgrad.parallel.pipelines.ticks import Row, Ticks
+from funcgrad.parallel.programs.mail import mail_p
 
 
 def slots(types: Sequence[ShapedArray], n: int) -> list:

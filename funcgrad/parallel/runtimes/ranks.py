@@ -13,12 +13,28 @@ from funcgrad.core.backend import Executable
 from funcgrad.core.backend import backend as load
 from funcgrad.core.sharding import Device, Mesh, NamedSharding
 from funcgrad.errors import ShardingError
+from funcgrad.parallel.communicators.mail import Offices
 from funcgrad.parallel.communicators.mpi import communicators
 from funcgrad.parallel.meshes import process_count, process_index
+from funcgrad.parallel.programs.mail import sends_mail
 from funcgrad.parallel.programs.passes import scheduled
 from funcgrad.parallel.programs.program import SpmdProgram
 from funcgrad.parallel.runtimes.agree import check_same_program, program_text
 from funcgrad.transforms.passes.simplify import simplify
+
+
+class _WithMail:
+    """A program whose ranks send each other mail: its runs are counted."""
+
+    def __init__(self, compiled: Executable, offices: Offices):
+        self.compiled, self.offices = compiled, offices
+
+    def __call__(self, values: Sequence[Any], began: list | None = None) -> list:
+        self.offices.begin()
+        return self.compiled(values, began)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.compiled, name)
 
 
 class Ranks:
@@ -45,7 +61,10 @@ class Ranks:
         check_same_program(lookup(program.mesh.axis_names), program_text(jaxpr), name)
         with context.scoped(axes=program.mesh.shape):
             compiled = load(using).compile(jaxpr, tuple(donated), name)
-        return compiled.bind(lookup)
+        if not sends_mail(jaxpr):
+            return compiled.bind(lookup)
+        offices = Offices(lookup)
+        return _WithMail(compiled.bind(offices), offices)
 
     def put(self, value: Any, sharding: NamedSharding) -> np.ndarray:
         """This rank's part of an array that all ranks know."""

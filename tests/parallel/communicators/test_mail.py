@@ -36,6 +36,17 @@ def test_who_waits_for_a_rank_that_fails_ends(ranks):
         ranks(2).run(f"{JOBS}:never_sent", 0)
 
 
-def test_nothing_is_sent_after_a_rank_stopped_waiting(ranks):
-    with pytest.raises(RankError, match="another rank failed before, or stopped waiting"):
-        ranks(2).run(f"{JOBS}:interrupted")
+@pytest.mark.parametrize("interrupt", [False, True])
+def test_what_a_failed_run_left_behind_is_thrown_away(pool, interrupt):
+    assert pool.run(f"{JOBS}:after_a_failure", interrupt) == [11, 10]
+
+
+def test_who_waits_in_a_run_that_another_rank_left_ends(pool):
+    (said, found), _ = pool.run(f"{JOBS}:left_alone")
+    assert "rank 1 failed in this run of a program, and has begun another one" in said
+    assert found == 7
+
+
+def test_queues_end_with_their_program(ranks):
+    for before, *found in ranks(2).run(f"{JOBS}:queues_of_programs"):
+        assert [n - before for n in found] == [4, 2, 0]

@@ -13,6 +13,7 @@ import numpy as np
 import funcgrad.numpy as fnp
 from funcgrad.core.aval import ShapedArray, Zero
 from funcgrad.core.dims import letters
+from funcgrad.core.ir import Jaxpr, sub_jaxprs
 from funcgrad.core.primitive import Primitive
 from funcgrad.ops.collective.blocks import communicator
 from funcgrad.parallel.communicators.mail import Route, passed
@@ -63,3 +64,8 @@ mail_p: Primitive = Primitive(
     collective="permute",
     doc="Internal.",
 )
+
+
+def sends_mail(jaxpr: Jaxpr) -> bool:
+    """Whether a program, or one in it, has messages."""
+    return any(eqn.prim is mail_p or any(map(sends_mail, sub_jaxprs(eqn))) for eqn in jaxpr.eqns)
