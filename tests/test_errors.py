@@ -103,9 +103,7 @@ def test_grad_of_complex():
         errors.DifferentiationError, "real floating-point scalar", "holomorphic=True", "c64"
     ):
         fg.grad(lambda z: z * 1j)(1.0)
-    with fails(
-        errors.DifferentiationError, r"argument x is f32\[\]", "inputs with complex dtype"
-    ):
+    with fails(errors.DifferentiationError, r"argument x is f32\[\]", "inputs with complex dtype"):
         fg.grad(lambda x: x, holomorphic=True)(1.0)
 
 
