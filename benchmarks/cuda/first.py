@@ -1,6 +1,7 @@
-"""The first half hour of the backend on a GPU: what is there, then bits, then times, line by line.
+"""The first half hour of the backend on a GPU: what is there, bits, times, then all tests that need
+one, line by line.
 
-python -m benchmarks.cuda.first [--out FILE]     # on a machine with NVIDIA's driver alone
+python -m benchmarks.cuda.first [--out FILE]     # with NVIDIA's driver, and pytest for the tests
 
 Each part stands for itself: one that fails says so, and the next one begins. Nothing here has run
 on a GPU yet.
@@ -11,6 +12,8 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import subprocess
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -20,7 +23,7 @@ import numpy as np
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
-from funcgrad import lax
+from funcgrad import lax, nn
 from funcgrad.backends.cuda import device
 from funcgrad.backends.cuda.cubins import Functions
 from funcgrad.backends.cuda.executable import SimulatedProgram
@@ -42,6 +45,17 @@ def numbers(*shape: int) -> np.ndarray:
     return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
 
 
+def attention(x):
+    """A product, attention on tensor cores and its gradients, and a sum over rows."""
+
+    def loss(q):
+        out = nn.dot_product_attention(q, q, q[:, ::-1], is_causal=True)
+        return (out.astype("float32") ** 2).sum()
+
+    q = (x @ x.T)[:256, :256].reshape(2, 128, 4, 64) / 32
+    return fg.grad(loss)(q.astype("bfloat16")).astype("float32")
+
+
 PROGRAMS = {
     "exp": (fnp.exp, True),
     "tanh": (fnp.tanh, True),
@@ -50,6 +64,13 @@ PROGRAMS = {
     "remainder": (lambda x: fnp.remainder(x, 0.3), True),
     "rows": (softmax, False),
     "columns": (lambda x: x.sum(0), False),
+    "attention": (attention, False),
+    "convolution": (
+        lambda x: lax.conv(x[None, None], x[:3, :3][None, None], (1, 1), "SAME"),
+        False,
+    ),
+    "sort": (lambda x: fnp.sort(x, -1), True),
+    "decomposition": (lambda x: fnp.linalg.eigvalsh(x[:64] @ x[:64].T), False),
     "loop": (lambda x: lax.fori_loop(0, 3, lambda i, v: softmax(v) + v, x), False),
 }
 
@@ -71,6 +92,23 @@ def results() -> Iterator[dict]:
         same = bool(np.array_equal(got, want, equal_nan=True))
         off = float(np.nanmax(np.abs(got - want)))
         yield {"program": name, "equal": same, "must be": equal, "most off": off}
+
+
+def one_by_one() -> Iterator[dict]:
+    """Operations on arrays of the device, and what other libraries' arrays become."""
+    x = numbers(333, 1024)
+    there = fg.device_put(x, "cuda:0")
+    equal = bool(np.array_equal(fnp.tanh(there) + 1, fg.jit(lambda x: fnp.tanh(x) + 1)(x)))
+    yield {"operations": "tanh, add", "equal": equal, "must be": True}
+    same = fnp.from_dlpack(there).buffer.address == there.buffer.address
+    yield {"from_dlpack": "the same memory", "equal": same, "must be": True}
+
+
+def suite() -> Iterator[dict]:
+    """All ops, transforms and random programs: the tests that need a GPU."""
+    asked = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests"]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    yield {"pytest -m gpu": done.returncode, "said": done.stdout[-4000:]}
 
 
 def times() -> Iterator[dict]:
@@ -116,7 +154,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("first.jsonl"))
     out = parser.parse_args().out
-    parts: list[Callable[[], Iterator[dict]]] = [what_is_there, results, times]
+    parts: list[Callable[[], Iterator[dict]]] = [
+        what_is_there, results, one_by_one, times, suite
+    ]  # fmt: skip
     with out.open("a") as file:
         for part in parts:
             try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from funcgrad.backends.late import function, late
 from funcgrad.backends.lower.primitives import product_p
@@ -22,6 +23,7 @@ from funcgrad.ops.contract import dot_general_p
 from funcgrad.ops.convolution.pooling import select_and_scatter_add_p, window_sum_p
 from funcgrad.ops.csr import csr_matmul_p
 from funcgrad.ops.indexing.windows_at import dynamic_update_slice_p
+from funcgrad.ops.sharding import sharding_constraint_p
 from funcgrad.transforms.control.scan import scan_p
 from funcgrad.transforms.control.while_loop import while_p
 
@@ -50,7 +52,13 @@ LIMITS = Limits(
     scalar_cost=64,
 )
 
+
+def _itself(flat: Any, eqn: Eqn, ins: list[Atom]) -> Atom:
+    return ins[0]
+
+
 REWRITES: dict[Key, Rewrite] = {
+    sharding_constraint_p: _itself,  # on one device
     dot_general_p: function("funcgrad.backends.rewrites.products.dot"),
     csr_matmul_p: stay,
     window_sum_p: function("funcgrad.backends.rewrites.scatters.window_spread"),

@@ -62,11 +62,13 @@ class Memory:
     buffer: the type of its buffers
     backends: the names of those that compile programs for it, the one first that `jit` takes if it
         names none. Their executables get such buffers, and NumPy's arrays as other operands.
+    dlpack: the number that DLPack has for its devices, if others' arrays come from there
     """
 
     kind: str
     buffer: type
     backends: Sequence[str] = ()
+    dlpack: int | None = None
 
     def device(self, buffer: PlainArray) -> Device:
         """The device that a buffer is on."""
@@ -74,6 +76,11 @@ class Memory:
 
     def put(self, value: PlainArray, device: Device) -> PlainArray:
         """A copy, on a device of this kind, of a NumPy array or of a buffer of this type."""
+        raise NotImplementedError
+
+    def shared(self, value: PlainArray) -> PlainArray:
+        """A buffer of another library's array, with DLPack's methods, on a device of this kind: the
+        same memory."""
         raise NotImplementedError
 
     def namespace(self, buffer: PlainArray) -> ArrayModule:
@@ -152,6 +159,15 @@ def memory_on(device: Device) -> Memory | None:
     except KeyError:
         known = ", ".join(map(repr, (*HOST_KINDS, *_by_kind)))
         raise ShardingError(f"{device}: arrays can be on devices of the kinds {known}") from None
+
+
+def memory_of_dlpack(number: int) -> Memory | None:
+    """The memory of the devices that DLPack has a number for; None if there is none.
+
+    >>> memory_of_dlpack(1) is None
+    True
+    """
+    return next((m for m in _by_kind.values() if m.dlpack == number), None)
 
 
 def buffer_of(result: PlainArray) -> PlainArray:

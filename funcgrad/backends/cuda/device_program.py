@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from functools import cached_property
 from typing import Any
 
@@ -20,6 +21,7 @@ from funcgrad.backends.cuda.graphs import Graphs
 from funcgrad.backends.cuda.loaded import Loaded
 from funcgrad.backends.cuda.machine import CUDA
 from funcgrad.backends.cuda.memory import DeviceBuffer
+from funcgrad.backends.cuda.pool import Foreign
 from funcgrad.backends.cuda.products import products
 from funcgrad.backends.plan import plan
 from funcgrad.backends.program import Program
@@ -105,8 +107,8 @@ class DeviceProgram(SimulatedProgram):
         """An argument on the device; a copy if it will be written to, and others have it too."""
         if type(value) is not DeviceBuffer:
             return DeviceBuffer.of(self.gpu, np.asarray(value))
-        twice = donated and sum(v is value for v in values) > 1
-        return DeviceBuffer.of(self.gpu, value.get()) if twice else value
+        others = type(value.block) is Foreign or sum(v is value for v in values) > 1
+        return deepcopy(value) if donated and others else value
 
     def _too_large(self, error: str) -> str:
         """What an error says that a program's memory is too much for the device."""

@@ -6,14 +6,14 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from funcgrad.backends.cuda.device import CudaError, count, missing
 from funcgrad.backends.cuda.gpu import Gpu, first
-from funcgrad.backends.cuda.interchange import CUDA, capsule
-from funcgrad.backends.cuda.pool import Block
+from funcgrad.backends.cuda.interchange import CUDA, capsule, imported
+from funcgrad.backends.cuda.pool import Block, Foreign
 from funcgrad.backends.late import Late
 from funcgrad.core.buffers import Memory, register_memory
 from funcgrad.core.primitive import Primitive
@@ -34,7 +34,7 @@ class DeviceBuffer:
     block: the memory, which another buffer may share to which this one was donated
     """
 
-    def __init__(self, gpu: Gpu, block: Block, shape: tuple[int, ...], dtype: np.dtype):
+    def __init__(self, gpu: Gpu, block: Block | Foreign, shape: tuple[int, ...], dtype: np.dtype):
         self.gpu = gpu
         self.block = block
         self.shape, self.dtype = shape, dtype
@@ -112,7 +112,7 @@ class DeviceBuffer:
 class CudaMemory(Memory):
     """The memory of this machine's first GPU."""
 
-    kind, buffer, backends = "cuda", DeviceBuffer, ("cuda",)
+    kind, buffer, backends, dlpack = "cuda", DeviceBuffer, ("cuda",), CUDA
 
     def __init__(self, find: Callable[[], Gpu] = first):
         self.find = find
@@ -128,6 +128,19 @@ class CudaMemory(Memory):
         gpu.driver.enter()
         held = value.get() if isinstance(value, DeviceBuffer) else value
         return DeviceBuffer.of(gpu, held)
+
+    def shared(self, value: Any) -> DeviceBuffer:
+        gpu = self.find()
+        _, number = value.__dlpack_device__()
+        if number != gpu.driver.number:
+            raise BufferError(
+                f"from_dlpack: the array is on GPU {number}: programs run on the first GPU alone "
+                "so far"
+            )
+        gpu.driver.enter()
+        found = imported(value.__dlpack__(stream=gpu.driver.stream.value))
+        block = Foreign(gpu.driver, found.address, found.give_back)
+        return DeviceBuffer(gpu, block, found.shape, found.dtype)
 
     def run(
         self, prim: Primitive, values: Sequence[DeviceBuffer], params: Params, here: DeviceBuffer

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict, deque
+from collections.abc import Callable
 from weakref import finalize
 
 from funcgrad.backends.cuda.device import Driver, OutOfDeviceMemory
@@ -25,6 +26,21 @@ class Block:
         self.size = size
         # Finalizers may run within anything: this one only notes what the next `take` finds.
         finalize(self, pool.returned.append, (address, size)).atexit = False
+
+
+class Foreign:
+    """Memory of another library, given back with its last reference, when all that was started is
+    done. Nobody here is to write to it."""
+
+    def __init__(self, driver: Driver, address: int, give_back: Callable[[], None]):
+        self.address = address
+        finalize(self, _given_back, driver, give_back).atexit = False
+
+
+def _given_back(driver: Driver, give_back: Callable[[], None]) -> None:
+    driver.enter()
+    driver.synchronize()  # the other library's next owner may use another stream
+    give_back()
 
 
 class Pool:

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from funcgrad import dtypes
+from funcgrad.core import backend
 from funcgrad.core.array import Array, DeviceArray
 from funcgrad.core.aval import ShapedArray, promote, scalar_dtype
-from funcgrad.core.buffers import memory_of
+from funcgrad.core.buffers import memory_of, memory_of_dlpack
 from funcgrad.core.eager.aligned import copied
 from funcgrad.core.eager.single import single
 from funcgrad.core.trace import Tracer
@@ -47,6 +48,8 @@ from funcgrad.ops.sharding import cut_as_said
 # ---- from values
 
 _MOST_DIMS = 64  # NumPy's
+
+_CPU, _CUDA = 1, 2  # DLPack's numbers of devices
 
 
 def array(
@@ -264,14 +267,24 @@ def astype(x: Any, dtype: Any, /, *, copy: bool = False, device: Any = None) -> 
 
 
 def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Any:
-    """An array of another library's array by the DLPack protocol, sharing its memory if it can.
+    """An array of another library's array by the DLPack protocol, sharing its memory if it can:
+    also a GPU's, where programs run on it (`fg.devices("cuda")`).
+
+    Raises BufferError for what can't be shared: of other dtypes, or not contiguous on a GPU.
 
     >>> fnp.from_dlpack(np.arange(3.0))
     Array([0., 1., 2.], dtype=float64)
     """
     if not hasattr(x, "__dlpack__"):
         raise TypeError(f"from_dlpack: x must have the method __dlpack__, got {x!r}")
-    return made_on(_from_numpy(np.from_dlpack(x), None, bool(copy)), device)
+    number, _ = x.__dlpack_device__() if hasattr(x, "__dlpack_device__") else (_CPU, 0)
+    if number == _CUDA:
+        backend.door("devices").devices("cuda")  # from then on arrays can be there
+    memory = None if number == _CPU else memory_of_dlpack(number)
+    if memory is None:
+        return made_on(_from_numpy(np.from_dlpack(x), None, bool(copy)), device)
+    found = DeviceArray(memory.shared(x))
+    return placed(deepcopy(found) if copy else found, device)
 
 
 def frombuffer(buffer: Any, dtype: Any = float, count: int = -1, offset: int = 0) -> Any:

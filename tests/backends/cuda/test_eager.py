@@ -100,3 +100,15 @@ def test_nans_are_found(made):
     x = fg.device_put(-np.ones(2, np.float32), HERE)
     with fg.debug_nans(True), pytest.raises(NonFiniteError, match="log produced NaN"):
         fnp.log(x)
+
+
+@pytest.mark.gpu
+def test_operations_on_a_gpu():
+    x = numbers(33, 129)
+    there = fg.device_put(x, "cuda:0")
+    got = [fnp.tanh(there) + 1, fnp.from_dlpack(there), there[3:, ::2], fnp.where(there > 0, x, 1)]
+    want = fg.jit(lambda x: [fnp.tanh(x) + 1, x, x[3:, ::2], fnp.where(x > 0, x, 1)])(x)
+    for g, w in zip(got, want, strict=True):
+        assert g.device == HERE
+        np.testing.assert_array_equal(g, w)
+    np.testing.assert_allclose(there.sum(0), x.sum(0), rtol=1e-5, atol=1e-5)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import funcgrad as fg
+import funcgrad.numpy as fnp
 from funcgrad.backends.cuda import interchange, memory
 from funcgrad.backends.cuda.device import CudaError
 from funcgrad.backends.cuda.device_program import CudaBackend
@@ -100,3 +101,60 @@ def test_a_capsule_that_is_taken_is_the_takers(there, gpu):
     assert gpu.pool.summary()["in use"]
     interchange._DELETER(tensor.deleter)(tensor)
     assert not gpu.pool.summary()["in use"]
+
+
+class Other:
+    """An array of another library: a GPU's, exported by DLPack."""
+
+    def __init__(self, x, **changes):
+        self.x, self.changes, self.streams = x, changes, []
+
+    def __dlpack_device__(self):
+        return self.changes.get("device", (2, 0))
+
+    def __dlpack__(self, *, stream=None):
+        self.streams.append(stream)
+        made = self.x.__dlpack__(stream=-1)
+        tensor = interchange._Tensor.from_address(interchange._inside(made, b"dltensor"))
+        for name, value in self.changes.items():
+            if name != "device":
+                setattr(tensor, name, value)
+        return made
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "complex64", "bool", "int8", "uint16"])
+def test_arrays_of_other_libraries_are_taken_without_a_copy(dtype, there, gpu):
+    x = fg.device_put(fnp.asarray(numbers(3, 5)).astype(dtype), HERE)
+    other = Other(x)
+    y = fnp.from_dlpack(other)
+    assert (y.device, y.dtype, other.streams) == (HERE, x.dtype, [gpu.driver.stream.value])
+    assert y.buffer.address == x.buffer.address
+    assert fnp.from_dlpack(other, copy=True).buffer.address != x.buffer.address
+    want = np.asarray(x)
+    del x, other
+    np.testing.assert_array_equal(y, want)
+    del y
+    assert not gpu.pool.summary()["in use"]  # it was given back
+
+
+def test_memory_of_others_isnt_written_to(there, gpu):
+    x = fg.device_put(numbers(3, 5), HERE)
+    y = fnp.from_dlpack(Other(x))
+    launched = on_fake(lambda x: x + 1, there, gpu, numbers(3, 5), donated=[True])
+    out = launched([y.buffer])[0]
+    assert out.address != x.buffer.address
+    np.testing.assert_array_equal(x, numbers(3, 5))
+    np.testing.assert_array_equal(out.get(), numbers(3, 5) + 1)
+
+
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"bits": 128, "code": 2}, "no dtype here has DLPack's code 2 with 128 bits, 1 at a time"),
+    ({"bits": 4, "code": 0}, "code 0 with 4 bits"),
+    ({"lanes": 4}, "32 bits, 4 at a time"),
+    ({"strides": (ctypes.c_int64 * 2)(1, 3)}, "contiguous.*shape .3, 5. with strides .1, 3."),
+    ({"device": (2, 1)}, "the array is on GPU 1"),
+])  # fmt: skip
+def test_arrays_that_cant_be_taken(changes, words, there, gpu):
+    x = fg.device_put(numbers(3, 5), HERE)
+    with pytest.raises(BufferError, match=f"from_dlpack: .*{words}"):
+        fnp.from_dlpack(Other(x, **changes))

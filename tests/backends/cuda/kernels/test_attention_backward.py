@@ -42,6 +42,13 @@ def backward(q, k, see, given, dtype):
     return op, [np.asarray(x) for x in (q, *kv, *results, ct, *given)]
 
 
+def check(found, wanted, dtype):
+    tolerance = 2e-2 if dtype == "bfloat16" else 3e-3
+    for got, want in zip(found, wanted, strict=True):
+        got, want = (np.asarray(x).astype("float32") for x in (got, want))
+        np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_cotangents(name):
     dtype = "bfloat16" if "causal" in name else "float16"
@@ -50,10 +57,15 @@ def test_cotangents(name):
     launches = [launch.name for launch in program.kernels.launches]
     count = 3 if name == "many features" else 2
     assert sum(launch.startswith("attention_of_") for launch in launches) == count, launches
-    for got, want in zip(program(args), op(*args), strict=True):
-        got, want = (np.asarray(x).astype("float32") for x in (got, want))
-        tolerance = 2e-2 if dtype == "bfloat16" else 3e-3
-        np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
+    check(program(args), op(*args), dtype)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("name", CASES)
+def test_cotangents_on_a_gpu(name, dtype):
+    op, args = backward(*CASES[name], dtype)
+    check(fg.jit(op, backend="cuda")(*args), op(*args), dtype)
 
 
 def test_bits_are_the_same_in_all_orders_of_threads():
@@ -82,9 +94,7 @@ def test_gradients_go_by_both_passes():
     program = planned(f, *args)
     names = [launch.name for launch in program.kernels.launches]
     assert sum(name.startswith("attention") for name in names) == 3
-    for got, want in zip(program(args), fg.jit(f)(*args), strict=True):
-        got, want = (np.asarray(x).astype("float32") for x in (got, want))
-        np.testing.assert_allclose(got, want, rtol=2e-2, atol=2e-2)
+    check(program(args), fg.jit(f)(*args), "bfloat16")
 
 
 @needs_ptxas

@@ -46,6 +46,18 @@ def test_forward(name, dtype):
     check(first, fg.jit(f)(*args), dtype)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("name", CASES)
+def test_forward_on_a_gpu(name, dtype):
+    args, how = operands(name, dtype)
+
+    def f(q, k, v):
+        return nn.dot_product_attention(q, k, v, **how)
+
+    check(fg.jit(f, backend="cuda")(*args), fg.jit(f)(*args), dtype)
+
+
 def test_lengths_and_rows_that_see_nothing():
     (q, k, v), _ = operands("plain", "float16")
     lengths = np.array([5, 30], np.int32), np.array([0, 21], np.int32)
