@@ -87,10 +87,19 @@ class Functional:
         of_jax = "jax.experimental" if library == "jax" else library
         parts["sparse"] = importlib.import_module(f"{of_jax}.sparse")
         transforms = {name: getattr(self._module, name) for name in TRANSFORMS}
+        transforms["autocast"] = getattr(self._module, "autocast", self._narrow)
         self.namespace = Namespace(
             np=parts.pop("numpy"), tree=self._module.tree, **parts, **transforms
         )
         self._is_jax = library == "jax"
+
+    def _narrow(self, f: Callable) -> Callable:
+        """What stands for autocast where there is none: parameters are cast, all follows them."""
+
+        def narrow(params: Any, *inputs: Any) -> Any:
+            return f(mapped(lambda x: x.astype("bfloat16"), params), *inputs)
+
+        return narrow
 
     def inputs(self, case: Case, values: tuple) -> tuple:
         """The inputs as the library's arrays."""

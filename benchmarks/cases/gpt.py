@@ -32,6 +32,13 @@ def cases(full: bool) -> Iterator[Case]:
         "width 256, 4 layers, 8×128 tokens", *(Config(256, 4, 8, 128), 8) if full else (tiny, 2)
     )
     yield step_case(
+        "width 256, 4 layers, 8×128 tokens, bfloat16",
+        *(Config(256, 4, 8, 128), 8) if full else (tiny, 2),
+        loss=_narrow_loss,
+        torch_loss=_torch_narrow_loss,
+        tolerance=0.05,
+    )
+    yield step_case(
         "width 64, 4 layers, 8×64 tokens", *(Config(64, 4, 4, 64, 100), 8) if full else (tiny, 2)
     )
     yield step_case(
@@ -41,8 +48,11 @@ def cases(full: bool) -> Iterator[Case]:
     )
 
 
-def step_case(name: str, cfg: Config, batch: int, family: str = "gpt", **more) -> Case:
-    """A training step of a model."""
+def step_case(
+    name: str, cfg: Config, batch: int, family: str = "gpt", loss=None, torch_loss=None, **more
+) -> Case:
+    """A training step of a model; losses may be others than its own."""
+    loss, torch_loss = loss or _loss, torch_loss or _torch_loss
     tokens = integers(0, cfg.vocabulary, batch, cfg.context)
     weights = cfg.layers * 12 * cfg.width**2 + cfg.width * cfg.vocabulary
     scores = cfg.layers * 2 * cfg.context * cfg.width
@@ -50,13 +60,12 @@ def step_case(name: str, cfg: Config, batch: int, family: str = "gpt", **more) -
         family,
         name,
         draw(lambda rng: state_of(_params(rng, cfg), 2), tokens, tokens),
-        step(partial(_loss, cfg), partial(adam, rate=1e-3)),
-        torch_make=training(partial(_torch_loss, cfg), "Adam", lr=1e-3, fused=True),
+        step(partial(loss, cfg), partial(adam, rate=1e-3)),
+        torch_make=training(partial(torch_loss, cfg), "Adam", lr=1e-3, fused=True),
         state=True,
         torch_long=True,
         flops=6.0 * batch * cfg.context * (weights + scores),
-        tolerance=1e-3,
-        **more,
+        **{"tolerance": 1e-3, **more},
     )
 
 
@@ -103,6 +112,15 @@ def _loss(cfg: Config, lib, params, tokens, targets):
         hidden = nn.gelu(layer_norm(lib, x, **p["norm2"]) @ p["up"] + p["up_bias"])
         x = x + hidden @ p["down"] + p["down_bias"]
     return cross_entropy(lib, layer_norm(lib, x, **params["norm"]) @ params["head"], targets)
+
+
+def _narrow_loss(cfg: Config, lib, params, tokens, targets):
+    return lib.autocast(partial(_loss, cfg, lib))(params, tokens, targets)
+
+
+def _torch_narrow_loss(cfg: Config, t, params, tokens, targets):
+    with t.autocast("cpu", t.bfloat16):
+        return _torch_loss(cfg, t, params, tokens, targets)
 
 
 def _torch_loss(cfg: Config, t, params, tokens, targets):

@@ -8,7 +8,7 @@ packed along the axis that products sum over, scales have an element for each gr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -112,6 +112,8 @@ class IntArray(QuantizedArray):
     zero: zero points, or None.
     divide: what the weight was multiplied with along the axes that are summed, or None.
     x_scale, x_zero: of the other operand of a product, where its range is static.
+    less: what x_zero adds to sums of products, int32, of size 1 along axes that are summed; None
+    where it is to be found anew.
     activations: "" computes products on the dense array, "dynamic" and "static" on integers.
     """
 
@@ -121,6 +123,7 @@ class IntArray(QuantizedArray):
     divide: Any = None
     x_scale: Any = None
     x_zero: Any = None
+    less: Any = None
     width: int = tree.static(default=8)
     axis: int = tree.static(default=-2)
     group: int = tree.static(default=0)
@@ -157,12 +160,26 @@ class IntArray(QuantizedArray):
         q, codes, to = q.astype("int8"), use.view.arrange(self.codes), np.dtype("int32")
         if self.activations == "static":
             y = use.bind_padded(q, codes, zero.astype("int8"), preferred_element_type=to)
-            sums = fnp.sum(self.codes.astype(to), axis=use.axes(CONTRACTED), keepdims=True)
-            y = y - use.over_result(zero.astype(to) * sums)
+            axes = tuple(use.axes(CONTRACTED))
+            known = self.less is not None and self.less.shape == _summed(self.shape, axes)
+            less = self.less if known else _less(self.codes, zero, axes)
+            y = y - use.over_result(less)
         else:
             y = use.bind(q, codes, preferred_element_type=to)
         scale = use.x_over_result(x_scale) * use.over_result(self.scale)
         return y.astype("float32") * scale
+
+    def in_range(self, low: Any, high: Any, axes: Sequence[int]) -> IntArray:
+        """The array for products over these axes with what lies between two numbers."""
+        scale, zero = formats.affine_scale(low, high, -128, 127)
+        one = self.width == 8 and not self.group and scale.size == 1
+        less = _less(self.codes, zero.reshape(-1)[0], tuple(axes)) if one else None
+        return replace(self, x_scale=scale, x_zero=zero, less=less)
+
+    def cut(self, axis: int, cut: Cut) -> Weight | None:
+        # Of fewer products, they add less.
+        part = self.less is not None and self.less.shape[axis] != self.shape[axis]
+        return super(IntArray, replace(self, less=None) if part else self).cut(axis, cut)
 
     def _input_codes(self, use: Product, x: Any) -> tuple[Any, Any, Any]:
         """Of what is multiplied: codes, as floats, scales and zero point."""
@@ -204,6 +221,17 @@ class IntArray(QuantizedArray):
         known = self.x_scale is not None and self.x_scale.size == 1 and MIXED not in roles
         one = self.activations != "static" or known
         return self.zero is None and shared and one and summed <= MOST_SUMMED
+
+
+def _summed(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape, of size 1 along some axes."""
+    summed = {i % len(shape) for i in axes}
+    return tuple(1 if i in summed else n for i, n in enumerate(shape))
+
+
+def _less(codes: Any, zero: Any, axes: tuple[int, ...]) -> Any:
+    """What a zero point adds to the sums over some axes of its products with codes."""
+    return zero.astype("int32") * fnp.sum(codes.astype("int32"), axis=axes, keepdims=True)
 
 
 @tree.register_dataclass

@@ -238,8 +238,7 @@ def _quantized(name: str, w: Any, choice: Choice, seen: Examples | None) -> Quan
     if static and isinstance(found, IntArray) and found.x_scale is None:
         assert isinstance(config, Int8Static)
         low, high = range_of(name, found.shape, choice.stack, config.observer, seen, found.divide)
-        scale, zero = formats.affine_scale(low, high, -128, 127)
-        found = replace(found, x_scale=scale, x_zero=zero)
+        found = found.in_range(low, high, choice.axes)
     return found
 
 

@@ -85,8 +85,7 @@ class Fake(Weight):
                 found = replace(found, activations=kind)
         if isinstance(found, IntArray) and self.x_low is not None:
             low, high = map(lax.stop_gradient, (self.x_low, self.x_high))
-            scale, zero = formats.affine_scale(low, high, -128, 127)
-            found = replace(found, x_scale=scale, x_zero=zero)
+            found = found.in_range(low, high, self.axes)
         return found
 
     def dense(self) -> Any:

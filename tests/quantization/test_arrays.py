@@ -212,3 +212,19 @@ def test_more_rows_are_taken_some_at_a_time(rows):
     np.testing.assert_allclose(
         fg.jit(fg.vmap(f, (None, 0)))(array, x), x @ array.dense(), rtol=1e-4, atol=1e-4
     )
+
+
+def test_what_a_zero_point_adds_is_known_before():
+    w, x = q.quantize_int(normal(32, 24)), abs(normal(8, 32))
+    static = replace(w.in_range(x.min(), x.max(), (-2,)), activations="static")
+    f = with_weights(lambda p, x: x @ p)
+    assert static.less.shape == (1, 24)
+    assert "reduce_sum" not in str(fg.make_jaxpr(f)(static, x))
+    anew = replace(static, less=None)
+    assert "reduce_sum" in str(fg.make_jaxpr(f)(anew, x))
+    np.testing.assert_array_equal(f(static, x), f(anew, x))
+    # A part of what is summed has a part of it; a part of the results keeps theirs.
+    halves = with_weights(lambda p, x: x[:, :16] @ p[:16] + x[:, 16:] @ p[16:])
+    np.testing.assert_allclose(halves(static, x), f(anew, x), atol=0.1)
+    left = with_weights(lambda p, x: x @ p[:, :8])
+    np.testing.assert_allclose(left(static, x), f(anew, x)[:, :8], atol=0.1)
