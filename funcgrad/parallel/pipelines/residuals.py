@@ -45,9 +45,7 @@ class _Loops(NamedTuple):
     read: list[int]
 
 
-def _lean_loops(
-    forward: Jaxpr, linear: Jaxpr, n_results: int, reader: Eqn
-) -> tuple[Jaxpr, Jaxpr]:
+def _lean_loops(forward: Jaxpr, linear: Jaxpr, n_results: int, reader: Eqn) -> tuple[Jaxpr, Jaxpr]:
     """Both programs, with less between one loop of the second, and the one whose turns it reads."""
     residuals = forward.outs[n_results:]
     given = dict(zip(linear.ins[: len(residuals)], residuals, strict=True))
@@ -128,7 +126,11 @@ def _reader(
     others = [(reader.ins[i], own[i]) for i in rest if i >= n_consts]
     new = list(zip(fresh, body.ins[:n], strict=True))
     consts += [pair for pair, same in zip(new, constant, strict=True) if same]
-    pairs = [*consts, *others, *(pair for pair, same in zip(new, constant, strict=True) if not same)]
+    pairs = [
+        *consts,
+        *others,
+        *(pair for pair, same in zip(new, constant, strict=True) if not same),
+    ]
     jaxpr = Jaxpr([v for _, v in pairs], body.eqns, body.outs)
     params = {**reader.params, "n_consts": len(consts), "jaxpr": jaxpr}
     return reader.replace(ins=tuple(a for a, _ in pairs), params=params)
