@@ -179,7 +179,7 @@ def grouped(rows: int = 4096, width: int = 512, experts: int = 8) -> tuple[float
     many, product = fg.jit(lax.ragged_dot), fg.jit(fnp.matmul)
     runs = [lambda: many(x, w, sizes), lambda: product(x, w[0]), lambda: product(blocks, w)]
     ours, one, each = np.min([[best(run, 5) for run in runs] for _ in range(5)], axis=0)
-    return one / ours, each / ours
+    return float(one / ours), float(each / ours)
 
 
 def deep() -> float:

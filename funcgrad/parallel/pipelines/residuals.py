@@ -74,12 +74,12 @@ def _paired(
         atom = given.get(v)  # type: ignore[arg-type]
         if atom not in made or atom in results or len(read_by[v]) > 1:  # type: ignore[index]
             continue
-        maker = forward.eqns[made[atom]]  # type: ignore[index]
+        maker = forward.eqns[made[atom]]
         same = maker.prim is scan_p and all(maker.params[k] == p[k] for k in ("length", "reverse"))
-        j = maker.outs.index(atom)  # type: ignore[arg-type]
-        alone = used[atom] == [len(forward.eqns)]  # type: ignore[index]
+        j = maker.outs.index(atom)
+        alone = used[atom] == [len(forward.eqns)]
         if same and alone and j >= maker.params["n_carry"]:
-            found.setdefault(made[atom], []).append((j, i))  # type: ignore[index]
+            found.setdefault(made[atom], []).append((j, i))
     if len(found) != 1:
         return None
     ((number, pairs),) = found.items()
