@@ -46,8 +46,9 @@ from funcgrad.transforms.batching.trace import BatchAxis
 from funcgrad.transforms.control.while_loop import fori_loop
 
 INT32 = np.dtype(np.int32)
-# Rows of a block: as many as products need to be fast, as few as groups may have.
-BLOCK, LEAST = 128, 8
+# Rows of a block: as many as products need to be fast, as few as groups may have. Blocks of many
+# rows read a group's matrix less often; they are taken as long as they are full.
+BLOCK, LEAST, WIDEST = 128, 8, 1024
 
 
 # ---- types
@@ -134,6 +135,9 @@ class _Blocks:
         self.block = BLOCK
         while self.block > LEAST and self.block * self.groups > self.rows:
             self.block //= 2
+        self.wide = self.block
+        while self.wide < WIDEST and 2 * self.wide * self.groups <= self.rows:
+            self.wide *= 2
         shape = self.batches, self.groups
         sizes = max(sizes, full(aval_of(sizes).shape, 0, INT32))
         ends = min(cumsum(sizes, axis=1), full(aval_of(sizes).shape, self.rows, INT32))
@@ -153,24 +157,29 @@ class _Blocks:
         zero = full((), 0, aval_of(x).dtype)
         return pad(x, zero, ((0, self.block, 0), (0, 0, 0)))
 
-    def rows_at(self, x: Value, start: Value) -> Value:
-        """A block of the rows of `flat`."""
-        return dynamic_slice_in_dim(x, start, self.block, axis=0)
-
-    def each(self, group: Value, turn: Callable[[Value, Value], Value], carry: Value) -> Value:
-        """turn(first row, carry) for each block of a group."""
+    def each(self, group: Value, turn: Callable[[Value, int, Value], Value], carry: Value) -> Value:
+        """turn(first row, number of rows, carry) for each block of a group: wide ones, and then
+        those that the rest needs."""
         start, end = (dynamic_index_in_dim(v, group, 0, False) for v in (self.starts, self.ends))
-        size = np.int32(self.block)
-        length = sub(end, start)
-        count = (length + (size - 1)) // size
-        return fori_loop(0, count, lambda i, c: turn(add(start, mul(i, size)), c), carry)
+        if self.wide > self.block:
+            size, first = np.int32(self.wide), start
+            full_ones = sub(end, start) // size
+            carry = fori_loop(
+                0, full_ones, lambda i, c: turn(add(first, mul(i, size)), self.wide, c), carry
+            )
+            start = add(start, mul(full_ones, size))
+        small, rest = np.int32(self.block), start
+        count = (sub(end, rest) + (small - 1)) // small
+        return fori_loop(
+            0, count, lambda i, c: turn(add(rest, mul(i, small)), self.block, c), carry
+        )
 
-    def own(self, group: Value, start: Value, width: int) -> Value:
-        """Which rows of a block are the group's, along `width` columns."""
+    def own(self, group: Value, start: Value, shape: tuple[int, int]) -> Value:
+        """Which rows of a block of this shape are the group's."""
         end = dynamic_index_in_dim(self.ends, group, 0, False)
-        place = add(iota(INT32, self.block), broadcast_in_dim(start, (self.block,), ()))
-        own = lt(place, broadcast_in_dim(end, (self.block,), ()))
-        return broadcast_in_dim(own, (self.block, width), (0,))
+        place = add(iota(INT32, shape[0]), broadcast_in_dim(start, shape[:1], ()))
+        own = lt(place, broadcast_in_dim(end, shape[:1], ()))
+        return broadcast_in_dim(own, shape, (0,))
 
 
 def _dot_formula(x: Value, w: Value, sizes: Value, *, dtype: np.dtype | None) -> Value:
@@ -187,8 +196,9 @@ def _dot_formula(x: Value, w: Value, sizes: Value, *, dtype: np.dtype | None) ->
     def group(i: Value, out: Value) -> Value:
         matrix = dynamic_index_in_dim(matrices, i if b > 1 else i % np.int32(g), 0, False)
 
-        def turn(start: Value, out: Value) -> Value:
-            product = dot_general(blocks.rows_at(flat, start), matrix, (((1,), (0,)), ((), ())),
+        def turn(start: Value, size: int, out: Value) -> Value:
+            rows = dynamic_slice_in_dim(flat, start, size, axis=0)
+            product = dot_general(rows, matrix, (((1,), (0,)), ((), ())),
                                   preferred_element_type=dtype)  # fmt: skip
             return dynamic_update_slice(out, product, (start, np.int32(0)))
 
@@ -217,14 +227,15 @@ def _outer_formula(x: Value, y: Value, sizes: Value, *, dtype: np.dtype | None) 
     m, n = aval_of(x).shape[2], aval_of(y).shape[2]
 
     def group(i: Value, out: Value) -> Value:
-        def part(flat: Value, start: Value) -> Value:
-            rows = blocks.rows_at(flat, start)
-            shape, kind = aval_of(rows).shape, aval_of(rows).dtype
+        def part(flat: Value, start: Value, size: int) -> Value:
+            rows = dynamic_slice_in_dim(flat, start, size, axis=0)
+            shape, kind = (size, aval_of(rows).shape[1]), aval_of(rows).dtype
             # Both: others' rows may be NaN or infinite.
-            return select(blocks.own(i, start, shape[1]), rows, full(shape, 0, kind))
+            return select(blocks.own(i, start, shape), rows, full(shape, 0, kind))
 
-        def turn(start: Value, total: Value) -> Value:
-            product = dot_general(part(left, start), part(right, start), (((0,), (0,)), ((), ())),
+        def turn(start: Value, size: int, total: Value) -> Value:
+            pair = part(left, start, size), part(right, start, size)
+            product = dot_general(*pair, (((0,), (0,)), ((), ())),
                                   preferred_element_type=sums)  # fmt: skip
             return add(total, product)
 

@@ -14,7 +14,7 @@ import ctypes
 import os
 import time
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -130,6 +130,10 @@ class SharedMail:
         """The address of the n-th message, which begins with its run."""
         return queue[0] + 2 * LINE + n % self.capacity * self.room
 
+    def there(self, queue: tuple[int, int], n: int) -> bool:
+        """Whether more than n messages were put into a queue."""
+        return self.read(queue[0]) > n
+
     def put(self, x: np.ndarray, to: int) -> None:
         """Put a message into the queue to a rank, as soon as a place is free."""
         queue = self.queue(self.comm.rank, to)
@@ -146,7 +150,7 @@ class SharedMail:
         queue = self.queue(source, self.comm.rank)
         while True:
             taken = self.read(queue[1])
-            _wait(self.comm, lambda n=taken: self.read(queue[0]) > n)
+            _wait(self.comm, partial(self.there, queue, taken))
             slot = self.slot(queue, taken)
             is_ours = _is_of_run(self.comm, ctypes.c_int64.from_address(slot).value, source)
             if is_ours:

@@ -74,7 +74,7 @@ def partition(
         found = _per_device(plan)
         if sent(found) < sent(best):
             best = found
-    return replace(best, jaxpr=in_rings(best.jaxpr, mesh.shape))
+    return replace(best, jaxpr=in_rings(best.jaxpr, mesh))
 
 
 def _per_device(plan: Propagation) -> SpmdProgram:

@@ -12,6 +12,7 @@
 - `layout`: which of the stages are whose, and which rows of a batch make a microbatch
 - `moves`: rows of arrays from rank to rank
 - `derivatives`: a stage's forward pass, and the halves of its backward pass, as programs
+- `residuals`: what a stage's forward pass leaves to its backward pass, as little as can be
 """
 
 from funcgrad.parallel.pipelines.schedules import (

@@ -2,7 +2,8 @@
 
 F is the stage linearized: it leaves residuals behind. B is the linear program transposed. Its half
 I is what the cotangents of the stage's inputs need; W is the rest, and begins with what I has
-computed on the way. What depends on weights alone isn't kept from F to B, but made again.
+computed on the way. What depends on weights alone isn't kept from F to B, but made again; so is
+what is elementwise in what is kept (`residuals`).
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from funcgrad.core.aval import ShapedArray
 from funcgrad.core.dce import dce_eqns
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Var, eval_jaxpr
 from funcgrad.core.staging import stage, stage_closed
+from funcgrad.parallel.pipelines.residuals import lean
 from funcgrad.transforms.autodiff.jvp import jvp_jaxpr
 from funcgrad.transforms.autodiff.partial_eval import PartialJaxpr, partial_eval_jaxpr
 from funcgrad.transforms.autodiff.transpose import transpose_jaxpr
 from funcgrad.transforms.control.scan import scan_p
-from funcgrad.transforms.tape.residuals import fewer_residuals
 
 
 class Passes(NamedTuple):
@@ -63,7 +64,7 @@ def passes(
     n_outs, n_cts = len(program.outs), sum(out_varies)
     unknown = [False] * n + [True] * sum(varies)
     parts = partial_eval_jaxpr(both, unknown, [False] * n_outs + [True] * n_cts)
-    first, second = fewer_residuals(_with_residuals(parts, n_outs), parts.unknown, n_outs)
+    first, second = lean(_with_residuals(parts, n_outs), parts.unknown, n_outs)
     rebuilt, saved, source = _residuals(first, n_outs, n_fixed)
     outs = [*first.outs[:n_outs], *saved]
     forward = Jaxpr(first.ins, dce_eqns(first.eqns, outs), outs)
@@ -104,7 +105,7 @@ def _residuals(known: Jaxpr, n_outs: int, n_fixed: int) -> tuple[Jaxpr, list, li
     atoms = known.outs[n_outs:]
     fixed = known.ins[:n_fixed]
     again = [a for a in atoms if a not in moving and a not in fixed]
-    saved = [a for a in atoms if a in moving]
+    saved = list(dict.fromkeys(a for a in atoms if a in moving))
     position: dict[Any, int] = {}
     for i, a in enumerate([*fixed, *again, *saved]):
         position.setdefault(a, i)

@@ -14,21 +14,25 @@ from typing import Any
 from funcgrad.core import context
 from funcgrad.core.ir import Eqn, Jaxpr, Var
 from funcgrad.core.rewriting import Writer, everywhere, makers, uses
+from funcgrad.core.sharding import Mesh
 from funcgrad.ops.collective.reductions import all_gather_p, psum_scatter_p
 from funcgrad.ops.contract import dot_general_p
 from funcgrad.parallel.programs.rings import Factor, gathered_products, scattered_product
 
 # A turn of few bytes takes as long as to begin it, and so do many turns.
-LEAST_BYTES, MOST_DEVICES = 1 << 20, 16
+LEAST_BYTES, MOST_DEVICES = 1 << 22, 16
 
 
-def in_rings(jaxpr: Jaxpr, sizes: Mapping[str, int]) -> Jaxpr:
+def in_rings(jaxpr: Jaxpr, mesh: Mesh) -> Jaxpr:
     """A per-device program with products, and what is gathered for them or scattered of them, round
     rings, as `tensor_products` says."""
-    if context.current().products == "whole":
+    way = context.current().products
+    # Devices of one process send nothing.
+    virtual = mesh.devices is not None and all(d.kind == "virtual" for d in mesh.devices.flat)
+    if way == "whole" or (way == "auto" and virtual):
         return jaxpr
-    with context.scoped(axes=dict(sizes)):
-        return everywhere(jaxpr, lambda j: _in_rings(j, sizes))
+    with context.scoped(axes=mesh.shape):
+        return everywhere(jaxpr, lambda j: _in_rings(j, mesh.shape))
 
 
 def _in_rings(jaxpr: Jaxpr, sizes: Mapping[str, int]) -> Jaxpr:

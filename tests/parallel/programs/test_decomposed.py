@@ -198,17 +198,24 @@ def wide_layer(x, up, down):
 
 
 @pytest.mark.parametrize(("places", "kinds"), [
-    (512, {"permute": 6}), (64, {"all_gather": 1, "reduce_scatter": 1}),
+    (2048, {"permute": 6}), (64, {"all_gather": 1, "reduce_scatter": 1}),
 ])  # fmt: skip
 def test_by_bytes(places, kinds):
-    shapes = (2, places, 1024), (1024, 4096), (4096, 1024)
+    shapes = (2, places, 1024), (1024, 1 << 14), (1 << 14, 1024)
     found = lowered(wide_layer, shapes, MESH, CUTS)
     assert found.counts == kinds
 
 
+def test_devices_of_one_process_send_nothing():
+    mesh = make_mesh(4, "tp")
+    f = lambda x, up, down: cut(fnp.sin(nn.standardize(x) @ up) @ down, None, "tp", mesh=mesh)
+    shapes = (2, 2048, 1024), (1024, 1 << 14), (1 << 14, 1024)
+    assert "permute" not in lowered(f, shapes, mesh, CUTS).counts
+
+
 def test_weights_are_fetched_early_instead():
     """FSDP: what is gathered is an input."""
-    shapes = (512, 8, 1024), (1024, 1024), (1024, 1024)
+    shapes = (512, 16, 2048), (2048, 2048), (2048, 2048)
     specs = ("tp",), ("tp",), ("tp",)
     mesh = AbstractMesh((2,), ("tp",))
     f = lambda x, up, down: fnp.tanh(x @ up) @ down
