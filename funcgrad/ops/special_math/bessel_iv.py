@@ -76,7 +76,7 @@ def bessel_ive(xp: Any, order: Any, x: Any) -> Any:
     """e⁻|x| Iᵥ(x); NaN for orders of -1 and less, and for negative x, unless the order is whole.
 
     >>> bessel_ive(np, np.array([0.0, 2.5]), np.array([1.0, 30.0]))
-    array([0.46575961, 0.06616442])
+    array([0.46575961, 0.06579569])
     """
     whole, a = order == xp.floor(order), xp.abs(x)
     v = xp.where(whole, xp.abs(order), order)
