@@ -8,7 +8,6 @@ programs.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,12 +15,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from funcgrad.core import context, source
+from funcgrad.core.telemetry.log import logger
 from funcgrad.errors import TransferError
 
 if TYPE_CHECKING:
     from funcgrad.core.aval import ShapedArray
 
-LOG = logging.getLogger("funcgrad")
 LEVELS = ("allow", "log", "disallow", "log_explicit", "disallow_explicit")
 _TOLD = {
     "host_to_device": ("goes into an array", "bring it there before, by device_put"),
@@ -54,7 +53,7 @@ def crosses(direction: str, what: ShapedArray) -> None:
     where = f" at {place}: {place.text}" if place else ""
     told = f"{what} {how} ({direction.replace('_', ' ')}){where}"
     if level.startswith("log"):
-        LOG.warning("transfer of %s", told)
+        logger().warning("transfer of %s", told)
     else:
         raise TransferError(
             f"transfer_guard: {told}, which {level!r} forbids" + (f"; {instead}" * (not explicit))

@@ -70,13 +70,13 @@ class NamespaceInfo:
         known = {name: np.dtype(name) for name in _NAMES}
         return {name: d for name, d in known.items() if kind is None or isdtype(d, kind)}
 
-    def devices(self) -> list[Device]:
+    def devices(self) -> tuple[Device, ...]:
         """The devices that arrays can be put on, as `fg.devices` has them.
 
         >>> len(fnp.__array_namespace_info__().devices())
         1
         """
-        return list(backend.door("devices").devices())
+        return tuple(backend.door("devices").devices())
 
 
 def __array_namespace_info__() -> NamespaceInfo:

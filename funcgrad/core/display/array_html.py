@@ -6,15 +6,14 @@ drawn by a library: curves are SVG, pixels a PNG written here.
 
 from __future__ import annotations
 
-import base64
-import html
 import struct
 import zlib
+from binascii import b2a_base64
 
 import numpy as np
 
 from funcgrad.core.aval import ShapedArray
-from funcgrad.core.display.jaxpr_html import page
+from funcgrad.core.display.jaxpr_html import escape, page
 
 # Larger arrays are sampled to as many points and pixels.
 CURVE, PIXELS, TABLE, SLICES = 240, 200, 12, 8
@@ -23,7 +22,7 @@ _NEGATIVE, _POSITIVE, _STRANGE = (59, 130, 246), (234, 110, 10), (220, 38, 38)
 
 def array_html(value: np.ndarray, aval: ShapedArray) -> str:
     """An array's type, size and range, a picture of it, and its (abridged) elements."""
-    head = [f"<b>{html.escape(str(aval))}</b>", *_facts(value)]
+    head = [f"<b>{escape(str(aval))}</b>", *_facts(value)]
     if aval.weak_type:
         head.insert(1, "weak")
     line = f"<div>{head[0]} <span class=q>{' · '.join(head[1:])}</span></div>"
@@ -33,7 +32,7 @@ def array_html(value: np.ndarray, aval: ShapedArray) -> str:
 def bits_html(title: str, words: np.ndarray) -> str:
     """A few words under a title, and their bits as a picture: equal keys look equal."""
     bits = np.unpackbits(words.astype(">u4").view(np.uint8)).reshape(-1, 16)
-    return page(f"<div><b>{html.escape(title)}</b></div>{heat_map(bits[:128].astype(np.float32))}")
+    return page(f"<div><b>{escape(title)}</b></div>{heat_map(bits[:128].astype(np.float32))}")
 
 
 # ---- facts
@@ -88,9 +87,9 @@ def _numbers(value: np.ndarray) -> np.ndarray | None:
 
 def _body(value: np.ndarray) -> str:
     if value.ndim == 0:
-        return f"<pre>{html.escape(str(value[()]))}</pre>"
+        return f"<pre>{escape(str(value[()]))}</pre>"
     text = np.array2string(value, separator=", ", threshold=60, edgeitems=3)
-    plain = f"<pre>{html.escape(text)}</pre>"
+    plain = f"<pre>{escape(text)}</pre>"
     if value.ndim == 2 and value.size > 1 and max(value.shape) <= TABLE and _is_plain(value):
         return _tinted(value)
     picture = _picture(value)
@@ -182,7 +181,7 @@ def _tinted(value: np.ndarray) -> str:
     for shown, tints in zip(value, finite, strict=True):
         cells = "".join(
             f'<td style="background:rgba{(*(_NEGATIVE if t < 0 else _POSITIVE), _alpha(t, top))}">'
-            f"{html.escape(_cell_text(v))}</td>"
+            f"{escape(_cell_text(v))}</td>"
             for v, t in zip(shown, tints, strict=True)
         )
         rows.append(f"<tr>{cells}</tr>")
@@ -233,7 +232,7 @@ def _rgba(image: np.ndarray) -> np.ndarray:
 def _image(rgba: np.ndarray, wanted: int = CURVE) -> str:
     height, width = rgba.shape[:2]
     zoom = max(1, min(14, wanted // max(height, width)))
-    data = base64.b64encode(png(rgba)).decode()
+    data = b2a_base64(png(rgba), newline=False).decode()
     return (
         f'<img class=i width="{width * zoom}" height="{height * zoom}" '
         f'src="data:image/png;base64,{data}">'

@@ -6,7 +6,6 @@ plain tables and foldable sections.
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -40,6 +39,13 @@ border:0;max-width:none}
 </style>"""
 
 
+def escape(text: str) -> str:
+    """Text as HTML; `html` is loaded when it is used, as its tables take long to import."""
+    import html
+
+    return html.escape(text)
+
+
 def page(body: str) -> str:
     """A notebook's output with the styles that it uses."""
     return f"{_STYLE}<div class=fg>{body}</div>"
@@ -64,7 +70,7 @@ def _table(jaxpr: Jaxpr, n_consts: int = 0) -> str:
     for i, v in enumerate(jaxpr.ins):
         what = "captured" if i < n_consts else "input"
         label = jaxpr.names[i] if jaxpr.names and i >= n_consts else ""
-        rows.append(_row("t", _name(names(v)), _type(v), _quiet(what), html.escape(label), ""))
+        rows.append(_row("t", _name(names(v)), _type(v), _quiet(what), escape(label), ""))
     line = None
     for e in jaxpr.eqns[:MAX_EQUATIONS]:
         here = e.source.text if e.source else ""
@@ -84,18 +90,18 @@ def _table(jaxpr: Jaxpr, n_consts: int = 0) -> str:
 def _equation(e: Eqn, names: Names, line: str) -> str:
     ins = " ".join(_atom(a, names) for a in e.ins)
     plain = {k: p for k, p in e.params.items() if p is not None and not holds_programs(p)}
-    params = " ".join(f"{k}={html.escape(param_text(p, ''))}" for k, p in plain.items())
+    params = " ".join(f"{k}={escape(param_text(p, ''))}" for k, p in plain.items())
     details = f"{ins} {_quiet(params, escaped=True)}" if params else ins
     for key, value in e.params.items():
         programs = value if isinstance(value, tuple) else (value,)
         if holds_programs(value):
             details += "".join(fold(_quiet(key), _table(p)) for p in programs)
-    shown = "" if not e.scopes else f" <span class=l>{html.escape('/'.join(e.scopes))}</span>"
+    shown = "" if not e.scopes else f" <span class=l>{escape('/'.join(e.scopes))}</span>"
     outs = "\n".join(_name(names(v)) for v in e.outs)
     types = "\n".join(_type(v) for v in e.outs)
-    op = f"<span class=o>{html.escape(e.prim.name)}</span>{shown}"
-    place = f' title="{html.escape(str(e.source))}"' if e.source else ""
-    return _row("", outs, types, op, details, f"<span class=q{place}>{html.escape(line)}</span>")
+    op = f"<span class=o>{escape(e.prim.name)}</span>{shown}"
+    place = f' title="{escape(str(e.source))}"' if e.source else ""
+    return _row("", outs, types, op, details, f"<span class=q{place}>{escape(line)}</span>")
 
 
 def _row(kind: str, *cells: str) -> str:
@@ -112,12 +118,12 @@ def _type(var: Var) -> str:
 
 
 def _quiet(text: str, escaped: bool = False) -> str:
-    return f"<span class=q>{text if escaped else html.escape(text)}</span>"
+    return f"<span class=q>{text if escaped else escape(text)}</span>"
 
 
 def _atom(atom: Atom, names: Names) -> str:
     kind = "l" if hasattr(atom, "value") else "v"
-    return f"<span class={kind}>{html.escape(atom_text(atom, names))}</span>"
+    return f"<span class={kind}>{escape(atom_text(atom, names))}</span>"
 
 
 # ---- compiled functions
@@ -134,11 +140,11 @@ def program_html(
     texts: pairs (what, text), the first of them open; programs: (what, jaxpr, number of captured
     values), open where there is one and no text.
     """
-    rows = "".join(_row("", _quiet(k), html.escape(_fact(v))) for k, v in facts.items())
+    rows = "".join(_row("", _quiet(k), escape(_fact(v))) for k, v in facts.items())
     alone = len(programs) == 1 and not texts
     sections = [fold(_quiet(what), _text(text), not i) for i, (what, text) in enumerate(texts)]
     sections += [fold(_quiet(what), _table(j, n), alone) for what, j, n in programs]
-    head = f"<div><b>{html.escape(title)}</b></div>{f'<table>{rows}</table>' if rows else ''}"
+    head = f"<div><b>{escape(title)}</b></div>{f'<table>{rows}</table>' if rows else ''}"
     return page(head + "".join(sections))
 
 
@@ -150,4 +156,4 @@ def _text(text: str) -> str:
     lines = text.splitlines()
     if len(lines) > MAX_LINES:
         lines[MAX_LINES:] = [f"… and {len(lines) - MAX_LINES} more lines; as_text() gives all"]
-    return f"<pre>{html.escape(chr(10).join(lines))}</pre>"
+    return f"<pre>{escape(chr(10).join(lines))}</pre>"

@@ -36,7 +36,7 @@ from funcgrad.ops.indexing.windows_at import index_dtype as indices_dtype
 __all__ = ["indices", "ix_", "meshgrid", "ravel_multi_index", "unravel_index"]
 
 
-def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> list:
+def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> tuple:
     """Coordinate arrays of the grid of vectors: one for each, varying along its own axis.
 
     With `indexing` "ij" vector i varies along axis i; with "xy" the first two axes are swapped.
@@ -61,7 +61,7 @@ def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = 
     for i, x in zip(place, vectors, strict=True):
         line = reshape(x, [-1 if j == i else 1 for j in range(len(sizes))])
         out.append(line if sparse else broadcast_to(line, tuple(sizes)))
-    return out
+    return tuple(out)
 
 
 def indices(dimensions: Sequence[int], dtype: Any = None, sparse: bool = False) -> Any:

@@ -6,6 +6,7 @@
 - `binomial`: logarithms of the beta function and of Poisson's and the binomial terms as ops
 - `compare`: comparisons, logic and the bits of integers: ops without derivatives
 - `convert`: ops that convert, choose and pass on values: casts, bitcasts, select, clamp, copies
+- `float8`: casts between floats of 8 bits and wider ones by tables
 - `integrals`: logarithms with a guarded zero, the exponential integrals and the dilogarithm as ops
 - `rounding`: rounding: floats to whole floats, to their neighbours, and whether they are finite at
   all

@@ -126,6 +126,6 @@ bessel_ive: Primitive = special(
 
     >>> from funcgrad.scipy import special
     >>> print(special.ive(0.5, 1.0))
-    0.34495132
+    0.344951...
     """,
 )

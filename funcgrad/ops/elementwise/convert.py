@@ -22,6 +22,7 @@ from funcgrad.ops import identities
 from funcgrad.ops.arguments import integer
 from funcgrad.ops.base import instantiate, is_linear, move_axis, sum_to
 from funcgrad.ops.elementwise.compare import bitwise_and, gt, lt
+from funcgrad.ops.elementwise.float8 import by_table
 from funcgrad.ops.families import (
     FLAT,
     NOT_LINEAR,
@@ -62,6 +63,10 @@ def _convert_impl(xp: Any, x: Any, *, new_dtype: np.dtype, weak_type: bool = Fal
 
 
 def _cast(x: Any, dtype: np.dtype) -> Any:
+    if x.dtype in dtypes.FLOAT8 or dtype in dtypes.FLOAT8:
+        found = by_table(x, dtype)
+        if found is not None:
+            return found
     # ml_dtypes has no cast between its two 4-bit integers.
     return (x.astype(np.int8) if _bit_width(x.dtype) == 4 else x).astype(dtype)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import math
-from fractions import Fraction
 from typing import Any
 
 from funcgrad.ops.special_math.base import in_float64, polynomial
@@ -22,12 +21,12 @@ TERMS, DEBYE = 34, 14
 @functools.cache
 def _debye() -> tuple[tuple[float, ...], ...]:
     """The polynomials uₖ(p)/pᵏ in p² of Debye's expansion, highest power first."""
-    u = [Fraction(1)]  # by powers of p: uₖ has p^k, p^(k+2), …, p^3k
+    u = [1.0]  # by powers of p: uₖ has p^k, p^(k+2), …, p^3k
     found = []
     for k in range(DEBYE):
-        found.append(tuple(float(u[k + 2 * j]) for j in range(k, -1, -1)))
+        found.append(tuple(u[k + 2 * j] for j in range(k, -1, -1)))
         # ½ p² (1 - p²) u' + ⅛ ∫ (1 - 5 s²) u ds
-        after = [Fraction(0)] * (len(u) + 3)
+        after = [0.0] * (len(u) + 3)
         for i, c in enumerate(u):
             after[i + 1] += c * i / 2 + c / (8 * (i + 1))
             after[i + 3] -= c * i / 2 + 5 * c / (8 * (i + 3))
@@ -77,7 +76,7 @@ def bessel_ive(xp: Any, order: Any, x: Any) -> Any:
     """e⁻|x| Iᵥ(x); NaN for orders of -1 and less, and for negative x, unless the order is whole.
 
     >>> bessel_ive(np, np.array([0.0, 2.5]), np.array([1.0, 30.0]))
-    array([0.46575961, 0.06616442])
+    array([0.46575961, 0.06579569])
     """
     whole, a = order == xp.floor(order), xp.abs(x)
     v = xp.where(whole, xp.abs(order), order)

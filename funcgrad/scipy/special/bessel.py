@@ -90,7 +90,7 @@ def ive(v: Any, x: Any) -> Any:
 
     >>> from funcgrad.scipy import special
     >>> print(special.ive(0.5, 1.0))
-    0.34495132
+    0.344951...
     """
     v, x = real_operands("special.ive", {"v": v, "x": x}).values()
     return bessel.bessel_ive(v, x)
@@ -101,7 +101,7 @@ def iv(v: Any, x: Any) -> Any:
 
     >>> from funcgrad.scipy import special
     >>> print(special.iv(0.5, 1.0))
-    0.9376749
+    0.937674...
     """
     v, x = real_operands("special.iv", {"v": v, "x": x}).values()
     endless = fnp.isinf(x)

@@ -19,6 +19,7 @@ from funcgrad.core.display.tracebacks import hide_frames
 from funcgrad.core.evaluation import found_in
 from funcgrad.core.process import fork
 from funcgrad.core.staging import stage_with_refs
+from funcgrad.core.telemetry.log import logger
 from funcgrad.core.telemetry.spans import record, recordings
 from funcgrad.core.trace import Tracer
 from funcgrad.core.types import Prefix, Tree, Values
@@ -41,7 +42,6 @@ from funcgrad.transforms.jit.keys import (
     typed,
 )
 from funcgrad.transforms.jit.stages import (
-    LOG,
     Lowered,
     Program,
     Traced,
@@ -444,7 +444,7 @@ class Jitted:
         names = program.names[len(program.consts) :]
         changed = difference(before, last, names, self._fun)
         if explained:
-            LOG.warning("jit(%s) is traced again: %s", name_of(self._fun), changed)
+            logger().warning("jit(%s) is traced again: %s", name_of(self._fun), changed)
         if many:
             self._warned = True
             warnings.warn(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn, Self
@@ -22,6 +21,7 @@ from funcgrad.core.refs import Ref
 from funcgrad.core.sharding import NamedSharding
 from funcgrad.core.staging import only_staging
 from funcgrad.core.telemetry.events import record_event_duration_secs
+from funcgrad.core.telemetry.log import DEBUG, WARNING, logger
 from funcgrad.core.telemetry.spans import record, record_stages, recordings
 from funcgrad.core.trace import Tracer
 from funcgrad.core.transfers import crosses
@@ -33,8 +33,6 @@ from funcgrad.transforms.control.jit_primitive import executable, jit_p
 from funcgrad.transforms.jit.make_jaxpr import struct
 from funcgrad.transforms.refs import State, aval_or_inner
 from funcgrad.tree import PyTreeDef
-
-LOG = logging.getLogger("funcgrad")
 
 
 class Program(NamedTuple):
@@ -80,9 +78,10 @@ class Program(NamedTuple):
         if recordings:
             record_stages(start, done.compile_stages())
             record(f"compile {name}", "compile", start, signature=self.signature())
-        level = logging.WARNING if "compiles" in context.current().logs else logging.DEBUG
-        if LOG.isEnabledFor(level):
-            LOG.log(level, "compiled jit(%s) of %s: traced in %.3f s, compiled in %.3f s",
+        level = WARNING if "compiles" in context.current().logs else DEBUG
+        log = logger()
+        if log.isEnabledFor(level):
+            log.log(level, "compiled jit(%s) of %s: traced in %.3f s, compiled in %.3f s",
                     name, self.signature(), self.seconds, seconds)  # fmt: skip
         return done
 
