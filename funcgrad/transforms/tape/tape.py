@@ -203,7 +203,7 @@ class TapeTrace(Trace):
             loud(before)
         return self._made(rule, out, residuals, (i, j))
 
-    def _made(self, rule: LinearRule, out: Any, residuals: list, places: tuple) -> Value:
+    def _made(self, rule: LinearRule, out: ndarray, residuals: list, places: tuple) -> Value:
         """A result, and the node that leads back from it."""
         if rule.pull is None:
             return Array(out, rule.aval.weak_type, rule.aval)
@@ -476,7 +476,7 @@ def linearize_at_root(
     return [trace.primal(o) for o in outs], pull
 
 
-def _arrays(a: Any, kind: Any, b: Any, other: Any) -> tuple[Any, Any]:
+def _arrays(a: Value, kind: tuple, b: Value, other: tuple) -> tuple[Value, Value]:
     """Two operands, of which a number is an array of the other's dtype."""
     if type(b) in NUMBERS:
         b = asarray(b, kind[1])
