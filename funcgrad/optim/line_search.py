@@ -75,6 +75,15 @@ def real_dtype(params: Any) -> Any:
     return fnp.real(tree.leaves(params)[0]).dtype
 
 
+def _unsearched(params: Any, kind: type, stores: bool) -> LinesearchState:
+    """The state before the first search, whose kind of information begins with a count."""
+    dtype = real_dtype(params)
+    one, unknown = fnp.ones((), dtype), fnp.full((), fnp.inf, dtype)
+    errors = [unknown] * (len(kind._fields) - 1)  # type: ignore[attr-defined]
+    grad = zeros(params) if stores else None
+    return LinesearchState(one, unknown, grad, kind(no_steps(), *errors))
+
+
 def _scaled(step: Any, updates: Any) -> Any:
     return tree.map(lambda u: fnp.asarray(step, fnp.asarray(u).dtype) * u, updates)
 
@@ -123,21 +132,12 @@ def scale_by_backtracking_linesearch(
     """
 
     def init(params: Any) -> LinesearchState:
-        dtype = real_dtype(params)
-        info = BacktrackingLinesearchInfo(no_steps(), fnp.full((), fnp.inf, dtype))
-        one, unknown = fnp.ones((), dtype), fnp.full((), fnp.inf, dtype)
-        return LinesearchState(one, unknown, zeros(params) if store_grad else None, info)
+        return _unsearched(params, BacktrackingLinesearchInfo, store_grad)
 
     def update(
-        updates: Any,
-        state: LinesearchState,
-        params: Any,
-        *,
-        value: Any,
-        grad: Any,
-        value_fn: Callable,
-        **extra: Any,
-    ) -> tuple[Any, LinesearchState]:
+        updates: Any, state: LinesearchState, params: Any, *, value: Any, grad: Any,
+        value_fn: Callable, **extra: Any,
+    ) -> tuple[Any, LinesearchState]:  # fmt: skip
         fun = _bound("scale_by_backtracking_linesearch", value_fn, extra)
         dtype = state.learning_rate.dtype
         value, slope = fnp.asarray(value, dtype), slope_along(grad, updates).astype(dtype)
@@ -170,6 +170,10 @@ class _Point(NamedTuple):
     step: Any
     value: Any
     slope: Any
+
+
+def _point(step: Any, value: Any, grad: Any, updates: Any, dtype: Any) -> _Point:
+    return _Point(step, fnp.asarray(value, dtype), slope_along(grad, updates).astype(dtype))
 
 
 class _Safe(NamedTuple):
@@ -331,43 +335,27 @@ def scale_by_zoom_linesearch(
     >>> print(f(optim.apply_updates(x, out)) < value)
     True
     """
-    if initial_guess_strategy not in ("one", "keep"):
-        raise ValueError(
-            'scale_by_zoom_linesearch: initial_guess_strategy must be "one" or "keep", got '
-            f"{initial_guess_strategy!r}"
-        )
+    _check_strategy(initial_guess_strategy)
     rules = _Rules(
         max_linesearch_steps, max_learning_rate, tol, increase_factor, slope_rtol, curv_rtol,
         approx_dec_rtol, stepsize_precision,
     )  # fmt: skip
 
     def init(params: Any) -> LinesearchState:
-        dtype = real_dtype(params)
-        one, unknown = fnp.ones((), dtype), fnp.full((), fnp.inf, dtype)
-        info = ZoomLinesearchInfo(no_steps(), unknown, unknown)
-        return LinesearchState(one, unknown, zeros(params), info)
+        return _unsearched(params, ZoomLinesearchInfo, True)
 
     def update(
-        updates: Any,
-        state: LinesearchState,
-        params: Any,
-        *,
-        value: Any,
-        grad: Any,
-        value_fn: Callable,
-        **extra: Any,
-    ) -> tuple[Any, LinesearchState]:
+        updates: Any, state: LinesearchState, params: Any, *, value: Any, grad: Any,
+        value_fn: Callable, **extra: Any,
+    ) -> tuple[Any, LinesearchState]:  # fmt: skip
         fun = _bound("scale_by_zoom_linesearch", value_fn, extra)
         dtype = state.learning_rate.dtype
 
-        def point(step: Any, value: Any, grad: Any) -> _Point:
-            return _Point(step, fnp.asarray(value, dtype), slope_along(grad, updates).astype(dtype))
-
         def line(step: Any) -> tuple[_Point, Any]:
             value, grad = value_and_grad(fun)(along(params, step, updates))
-            return point(step, value, grad), grad
+            return _point(step, value, grad, updates, dtype), grad
 
-        start = point(fnp.zeros((), dtype), value, grad)
+        start = _point(fnp.zeros((), dtype), value, grad, updates, dtype)
         guess = state.learning_rate if initial_guess_strategy == "keep" else fnp.ones((), dtype)
         s = _search(rules, line, start, guess, grad)
         unsafe = ~s.failed | ~((s.safe.step > 0) | fnp.isinf(s.decrease_error))
@@ -376,6 +364,14 @@ def scale_by_zoom_linesearch(
         return _scaled(step, updates), LinesearchState(step, value, grad, info)
 
     return GradientTransformationExtraArgs(init, update)
+
+
+def _check_strategy(given: str) -> None:
+    if given not in ("one", "keep"):
+        raise ValueError(
+            'scale_by_zoom_linesearch: initial_guess_strategy must be "one" or "keep", got '
+            f"{given!r}"
+        )
 
 
 def _search(rules: _Rules, line: Callable, start: _Point, guess: Any, grad: Any) -> _Search:

@@ -368,11 +368,16 @@ def test_a_swap_has_no_error_and_a_failed_one_keeps_the_old(tmp_path):
                 assert status == 200
                 seen.append(float(results(body)["output"][0, 0] / (X @ W)[0, 0]))
 
+        async def more():
+            wanted = len(seen) + 20
+            while len(seen) < wanted:
+                await asyncio.sleep(0.01)
+
         tasks = [asyncio.create_task(ask()) for _ in range(4)]
-        await asyncio.sleep(0.1)
+        await more()
         written(path, 2)
         assert (await call(app, "POST", load))[0] == 200
-        await asyncio.sleep(0.1)
+        await more()
         path.write_bytes(b"no model")
         assert (await call(app, "POST", load))[0] == 400
         stop = True

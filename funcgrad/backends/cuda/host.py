@@ -26,9 +26,9 @@ from funcgrad.backends.program import (
     LoopStep,
     Program,
     Ref,
-    Step,
     WhileStep,
 )
+from funcgrad.backends.walker import Walker
 
 # The table's first words: functions of the driver and of cuBLASLt, what calls Python, the stream,
 # the host's memory for a flag, the bytes of the memory for work.
@@ -42,7 +42,7 @@ NAME = "fg_host"
 exchanges = Late("funcgrad.backends.rewrites.exchanges")
 
 
-class Host:
+class Host(Walker):
     """A program's host function, and what its table holds after the first words.
 
     text: of its module
@@ -133,30 +133,6 @@ class Host:
 
     # ---- steps
 
-    def steps(self, steps: Sequence[Step]) -> None:
-        """Steps in order."""
-        for s in steps:
-            if isinstance(s, KernelStep):
-                self.kernel(s)
-            elif isinstance(s, GemmStep):
-                self.gemm(s)
-            elif isinstance(s, HostStep):
-                self.call_back(s.prim.name, s, [v.ref for v in (*s.ins, *s.outs)])
-            elif isinstance(s, ExchangeStep):
-                self.exchange(s)
-            elif isinstance(s, LaneStep):
-                self.lane(s)
-            elif isinstance(s, CopyStep):
-                self.copy(s)
-            elif isinstance(s, CondStep):
-                self.cond(s)
-            elif isinstance(s, LoopStep):
-                self.loop(s)
-            elif isinstance(s, WhileStep):
-                self.while_(s)
-            else:
-                raise AssertionError(s)  # the target plans no such step
-
     def kernel(self, s: KernelStep) -> None:
         """A launch."""
         launch = self.launches.get(id(s.kernel))
@@ -192,6 +168,10 @@ class Host:
         work = [self.word("bases", len(self.places)), self.word("table", WORK_BYTES)]
         rest = [algorithm, *(f"i64 {w}" for w in work), self.stream]
         self.checked(what, PRODUCT, [handle, desc, alpha, a, x, b, y, beta, c, z, c, z, *rest])
+
+    def host(self, s: HostStep) -> None:
+        """An operation that Python runs."""
+        self.call_back(s.prim.name, s, [v.ref for v in (*s.ins, *s.outs)])
 
     def call_back(self, what: str, s: HostStep | ExchangeStep, refs: Sequence[Ref]) -> None:
         """A step that Python runs, given its arrays' addresses."""

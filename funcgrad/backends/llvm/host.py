@@ -36,6 +36,7 @@ from funcgrad.backends.program import (
     Step,
     WhileStep,
 )
+from funcgrad.backends.walker import Walker
 
 if TYPE_CHECKING:
     from funcgrad.backends.llvm.routines.table import Call
@@ -65,7 +66,7 @@ def _refs(s: Step) -> tuple[Ref, ...]:
     return s.args if isinstance(s, KernelStep) else (s.a, s.b, s.c)
 
 
-class _Host:
+class _Host(Walker):
     def __init__(self, natives: Mapping[Kernel, Native]):
         self.natives = natives
         self.module = Definitions()
@@ -186,29 +187,9 @@ class _Host:
 
     # ---- steps
 
-    def steps(self, steps: Sequence[Step]) -> None:
-        for s in steps:
-            if isinstance(s, KernelStep):
-                self.kernel(s)
-            elif isinstance(s, GemmStep):
-                self.gemm(s)
-            elif isinstance(s, AttentionStep):
-                self.attention(s)
-            elif isinstance(s, HostStep):
-                self.host(s)
-            elif isinstance(s, ExchangeStep):
-                self.exchange(s)
-            elif isinstance(s, LaneStep):
-                self.lane(s)
-            elif isinstance(s, CopyStep):
-                self.copy(s)
-            elif isinstance(s, CondStep):
-                self.cond(s)
-            elif isinstance(s, LoopStep):
-                self.loop(s)
-            else:
-                self.while_(s)
-            self.asks.after(s)
+    def step(self, s: Step) -> None:
+        super().step(s)
+        self.asks.after(s)
 
     def kernel(self, s: KernelStep) -> None:
         native = self.natives[s.kernel]

@@ -25,13 +25,13 @@ from funcgrad.backends.program import (
     LoopStep,
     Program,
     Ref,
-    Step,
     Strided,
     View,
     WhileStep,
 )
 from funcgrad.backends.rewrites.attention_joint import attention_joint_p
 from funcgrad.backends.rewrites.exchanges import exchange_arrays
+from funcgrad.backends.walker import Walker
 from funcgrad.core import context
 from funcgrad.transforms.attention.attention import attention_backward_p, attention_p
 from funcgrad.transforms.attention.operands import wide_dtype
@@ -60,11 +60,11 @@ def run(
         assert communicators is not None, program.comms
         runs.comms = [communicators(c.axes) for c in program.comms]
     with context.scoped(communicators=communicators):
-        runs.run(program.steps)
+        runs.steps(program.steps)
     return outs
 
 
-class Machine:
+class Machine(Walker):
     """Runs a program's steps on memory that stands for what its refs name."""
 
     def __init__(self, program: Program, ins: list[np.ndarray], outs: list[np.ndarray]):
@@ -91,11 +91,6 @@ class Machine:
         """The array that a view shows."""
         aval = view.aval
         return self.memory(view.ref, aval.nbytes).view(aval.dtype).reshape(aval.shape)
-
-    def run(self, steps: Sequence[Step]) -> None:
-        """Run steps in order."""
-        for step in steps:
-            getattr(self, _RUN[type(step)])(step)
 
     def kernel(self, s: KernelStep) -> None:
         """Run loops."""
@@ -229,37 +224,23 @@ class Machine:
 
     def cond(self, s: CondStep) -> None:
         """Run the branch that is chosen."""
-        self.run(s.branches[int(self.memory(s.index, 4).view(np.int32)[0])])
+        self.steps(s.branches[int(self.memory(s.index, 4).view(np.int32)[0])])
 
     def loop(self, s: LoopStep) -> None:
         """Run steps so many times."""
         for i in range(s.length):
             self.counters[s.number] = i
             self.bands[s.number] = np.full(s.band, 0xCB, BYTE)
-            self.run(s.body)
+            self.steps(s.body)
 
     def while_(self, s: WhileStep) -> None:
         """Run steps while their condition holds."""
         while True:
-            self.run(s.test)
+            self.steps(s.test)
             if not self.memory(s.condition, 1)[0]:
                 return
-            self.run(s.body)
+            self.steps(s.body)
 
 
 def _bytes(x: np.ndarray) -> np.ndarray:
     return x.reshape(-1).view(BYTE)
-
-
-_RUN: dict[type, str] = {
-    KernelStep: "kernel",
-    GemmStep: "gemm",
-    AttentionStep: "attention",
-    HostStep: "host",
-    ExchangeStep: "exchange",
-    LaneStep: "lane",
-    CopyStep: "copy",
-    CondStep: "cond",
-    LoopStep: "loop",
-    WhileStep: "while_",
-}

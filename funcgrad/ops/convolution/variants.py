@@ -7,12 +7,17 @@ from typing import Any
 
 import numpy as np
 
+from funcgrad.core.aval import ShapedArray
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import ShapeError
 from funcgrad.ops.arguments import integers
 from funcgrad.ops.base import size_of, transpose_p
 from funcgrad.ops.contract import dot_general
-from funcgrad.ops.convolution.conv import conv_dimension_numbers, conv_general_dilated
+from funcgrad.ops.convolution.conv import (
+    ConvDimensionNumbers,
+    conv_dimension_numbers,
+    conv_general_dilated,
+)
 from funcgrad.ops.convolution.padding import dilated
 from funcgrad.ops.shape import rev_p
 
@@ -103,15 +108,7 @@ def conv_transpose(
     >>> lax.conv_transpose(x, w, (2,), "SAME").shape
     (1, 4, 1)
     """
-    aval = aval_of(lhs)
-    rank = aval.ndim
-    if dimension_numbers is None:
-        if rank not in _CHANNELS_LAST:
-            raise ShapeError(
-                f"conv_transpose: dimension_numbers must be given for an operand {aval}"
-            )
-        dimension_numbers = _CHANNELS_LAST[rank]
-    numbers = conv_dimension_numbers(aval.shape, aval_of(rhs).shape, dimension_numbers)
+    numbers = _numbers_of(aval_of(lhs), aval_of(rhs), dimension_numbers)
     kernel = [aval_of(rhs).shape[a] for a in numbers.rhs_spec[2:]]
     ones = (1,) * len(kernel)
     holes = (
@@ -129,11 +126,7 @@ def conv_transpose(
             for k, d, s in zip(kernel, holes, strides, strict=True)
         ]
     if transpose_kernel:
-        rhs = rev_p.bind(rhs, dimensions=tuple(numbers.rhs_spec[2:]))
-        order = list(range(rank))
-        out, into = numbers.rhs_spec[:2]
-        order[out], order[into] = into, out
-        rhs = transpose_p.bind(rhs, permutation=tuple(order))
+        rhs = _transposed(rhs, numbers.rhs_spec)
     return conv_general_dilated(
         lhs,
         rhs,
@@ -145,6 +138,26 @@ def conv_transpose(
         precision=precision,
         preferred_element_type=preferred_element_type,
     )
+
+
+def _numbers_of(lhs: ShapedArray, rhs: ShapedArray, given: Any) -> ConvDimensionNumbers:
+    """Which axes are which, channels last where the user doesn't say."""
+    if given is None:
+        if lhs.ndim not in _CHANNELS_LAST:
+            raise ShapeError(
+                f"conv_transpose: dimension_numbers must be given for an operand {lhs}"
+            )
+        given = _CHANNELS_LAST[lhs.ndim]
+    return conv_dimension_numbers(lhs.shape, rhs.shape, given)
+
+
+def _transposed(kernel: Any, spec: Sequence[int]) -> Any:
+    """The kernel flipped, its features swapped."""
+    kernel = rev_p.bind(kernel, dimensions=tuple(spec[2:]))
+    order = list(range(len(spec)))
+    out, into = spec[:2]
+    order[out], order[into] = into, out
+    return transpose_p.bind(kernel, permutation=tuple(order))
 
 
 def _transpose_pads(window: int, stride: int, padding: str) -> tuple[int, int]:

@@ -71,21 +71,13 @@ def pmap(
     >>> total(fnp.array([1.0, 2.0, 3.0, 4.0]))
     ShardedArray([0.1, 0.2, 0.3, 0.4], dtype=float32, P('i') on Mesh('i': 4))
     """
-    if not callable(fun):
-        raise TypeError(f"pmap: the first argument must be a function, got {fun!r}")
-    if not isinstance(axis_name, str | None):
-        raise TypeError(f"pmap: axis_name must be a string, got {axis_name!r}")
-    if backend not in (None, "cpu"):
-        raise ValueError(f"pmap: backend must be None or 'cpu', got {backend!r}; give devices=")
+    _check(fun, axis_name, backend)
     options = _Options(
-        _AXIS if axis_name is None else axis_name,
-        tuple(in_axes) if isinstance(in_axes, list) else in_axes,
-        tuple(out_axes) if isinstance(out_axes, list) else out_axes,
+        _AXIS if axis_name is None else axis_name, _prefix(in_axes), _prefix(out_axes),
         Choice.of(fun, static_broadcasted_argnums, None, "static_broadcasted", "pmap").nums,
         Choice.of(fun, donate_argnums, None, "donate", "pmap").nums,
-        None if devices is None else tuple(devices),
-        axis_size,
-    )
+        None if devices is None else tuple(devices), axis_size,
+    )  # fmt: skip
     programs: dict[Any, Jitted] = {}
 
     @wraps(fun, "pmap")
@@ -99,16 +91,27 @@ def pmap(
         names = leaf_names(fun, args, kwargs, options.static)
         axes = _axes(fun, options, dynamic, leaves, names, len(args))
         size = _size(fun, options, leaves, axes, names)
-        given = [i for i in range(len(args)) if i not in options.static]
         key = (size, in_tree, tuple(axes), static)
-        program = programs.get(key)
-        if program is None:
+        if key not in programs:
             call = _Call(fun, dict(static), len(args), in_tree, axes, size)
-            donated = _donated(dynamic, given, options.donated)
-            program = programs[key] = jit(_program(call, options), donate_argnums=donated)
-        return program(*leaves)
+            donated = _donated(args, options)
+            programs[key] = jit(_program(call, options), donate_argnums=donated)
+        return programs[key](*leaves)
 
     return mapped
+
+
+def _prefix(axes: Any) -> Any:
+    return tuple(axes) if isinstance(axes, list) else axes
+
+
+def _check(fun: Any, axis_name: Any, backend: Any) -> None:
+    if not callable(fun):
+        raise TypeError(f"pmap: the first argument must be a function, got {fun!r}")
+    if not isinstance(axis_name, str | None):
+        raise TypeError(f"pmap: axis_name must be a string, got {axis_name!r}")
+    if backend not in (None, "cpu"):
+        raise ValueError(f"pmap: backend must be None or 'cpu', got {backend!r}; give devices=")
 
 
 class _Call(NamedTuple):
@@ -241,7 +244,8 @@ def _placed(fun: Callable, out: Any, axis: int) -> Any:
     return move_axis(out, 0, axis % ndim)
 
 
-def _donated(dynamic: tuple, given: Sequence[int], donated: frozenset[int]) -> list[int]:
+def _donated(args: tuple, options: _Options) -> list[int]:
     """The positions among the leaves of those of donated arguments."""
-    mask = [i in donated for i, a in zip(given, dynamic, strict=True) for _ in tree.leaves(a)]
+    dynamic = [(i, a) for i, a in enumerate(args) if i not in options.static]
+    mask = [i in options.donated for i, a in dynamic for _ in tree.leaves(a)]
     return list(np.flatnonzero(mask).tolist())

@@ -61,24 +61,9 @@ def solve_ivp(
     >>> found.y.round(3)
     Array([[1.   , 0.368]], dtype=float32)
     """
-    name = "solve_ivp"
-    check_callable("fun", fun)
-    if method not in _METHODS:
-        raise ArgumentError(
-            f"{name}: method must be one of {', '.join(_METHODS)} (the last is for stiff "
-            f"equations), got {method!r}"
-        )
-    if events is not None:
-        raise NotImplementedError(f"{name}: events are not supported")
-    args = () if args is None else args
-    if not isinstance(args, tuple):
-        raise ArgumentError(f"{name}: args must be a tuple, got {args!r}")
-    if len(t_span) != 2:
-        raise ArgumentError(f"{name}: t_span must be two times, got {t_span!r}")
-    begin, end = promote_inexact(name, *(fnp.asarray(t) for t in t_span))
-    at = fnp.stack([begin, end]) if t_eval is None else fnp.asarray(t_eval).astype(begin.dtype)
-    if at.ndim != 1:
-        raise ShapeError(f"{name}: t_eval must be a vector of times, got {at.aval}")
+    name, args = "solve_ivp", () if args is None else args
+    _check(name, fun, method, events, args)
+    begin, end, at = _times(name, t_span, t_eval)
     sign = fnp.where(end < begin, -1, 1).astype(begin.dtype)
 
     def by_sign(y: Any, s: Any, sign: Any, *args: Any) -> Any:
@@ -104,8 +89,32 @@ def solve_ivp(
         return found if times.ndim else tree.map(lambda x: x[..., 0], found)
 
     y, steps, reached = states(at)
-    status = fnp.where(reached, 0, -1)
-    return OdeResult(at, y, steps, status, reached, sol if dense_output else None)
+    more = sol if dense_output else None
+    return OdeResult(at, y, steps, fnp.where(reached, 0, -1), reached, more)
+
+
+def _check(name: str, fun: Callable, method: str, events: None, args: tuple) -> None:
+    check_callable("fun", fun)
+    if method not in _METHODS:
+        raise ArgumentError(
+            f"{name}: method must be one of {', '.join(_METHODS)} (the last is for stiff "
+            f"equations), got {method!r}"
+        )
+    if events is not None:
+        raise NotImplementedError(f"{name}: events are not supported")
+    if not isinstance(args, tuple):
+        raise ArgumentError(f"{name}: args must be a tuple, got {args!r}")
+
+
+def _times(name: str, t_span: tuple[Any, Any], t_eval: Any) -> tuple[Any, Any, Any]:
+    """The two ends, and the times at which the states are wanted."""
+    if len(t_span) != 2:
+        raise ArgumentError(f"{name}: t_span must be two times, got {t_span!r}")
+    begin, end = promote_inexact(name, *(fnp.asarray(t) for t in t_span))
+    at = fnp.stack([begin, end]) if t_eval is None else fnp.asarray(t_eval).astype(begin.dtype)
+    if at.ndim != 1:
+        raise ShapeError(f"{name}: t_eval must be a vector of times, got {at.aval}")
+    return begin, end, at
 
 
 def _like(out: Any, y0: Any) -> Any:

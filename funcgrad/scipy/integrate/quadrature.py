@@ -183,7 +183,19 @@ def quad(
     if a.shape or b.shape:
         raise ShapeError(f"quad: a and b must be numbers, got {a.aval} and {b.aval}")
     f, captured = closure_convert(_on_unit(func, a, b, *ends), fnp.zeros((), a.dtype), a, b, args)
-    points, kronrod, gauss = (fnp.asarray(v, a.dtype) for v in (PLACES, KRONROD, GAUSS))
+    held = a, b, args, *captured
+    sums = _rule(f, a.dtype)
+    count, lows, highs, errors = _cuts(sums, lax.stop_gradient(held), limit, epsabs, epsrel)
+    # Those that aren't used are the whole one: never a place where func isn't defined.
+    used = fnp.arange(limit) < count
+    cuts = fnp.where(used, lows, 0), fnp.where(used, highs, 1)
+    wholes = vmap(lambda low, high: sums(low, high, *held)[0])(*cuts)
+    return fnp.sum(fnp.where(used, wholes, 0)), lax.stop_gradient(fnp.sum(errors))
+
+
+def _rule(f: Callable, dtype: np.dtype) -> Callable:
+    """(the integral between two places, its error), by the rule of Gauss and Kronrod."""
+    points, kronrod, gauss = (fnp.asarray(v, dtype) for v in (PLACES, KRONROD, GAUSS))
 
     def sums(low: Any, high: Any, *held: Any) -> tuple[Any, Any]:
         half = (high - low) / 2
@@ -191,9 +203,13 @@ def quad(
         whole = half * fnp.sum(kronrod * values)
         return whole, fnp.abs(whole - half * fnp.sum(gauss * values))
 
-    held = a, b, args, *captured
-    fixed = lax.stop_gradient(held)
-    lows = fnp.zeros(limit, a.dtype)
+    return sums
+
+
+def _cuts(sums: Callable, fixed: tuple, limit: int, epsabs: float, epsrel: float) -> tuple:
+    """How many intervals there are, and their lower and upper ends and errors: the one that is the
+    most wrong is halved until all are right, or there are `limit`."""
+    lows = fnp.zeros(limit, fixed[0].dtype)
     highs = lows.at[0].set(1)
     value, error = sums(lows[0], highs[0], *fixed)
 
@@ -220,12 +236,7 @@ def quad(
     count, lows, highs, _, errors = lax.while_loop(
         more, halve, (fnp.ones((), np.int32), lows, highs, values, errors)
     )
-    lows, highs = lax.stop_gradient((lows, highs))
-    # Those that aren't used are the whole one: never a place where func isn't defined.
-    used = fnp.arange(limit) < count
-    cuts = fnp.where(used, lows, 0), fnp.where(used, highs, 1)
-    wholes = vmap(lambda low, high: sums(low, high, *held)[0])(*cuts)
-    return fnp.sum(fnp.where(used, wholes, 0)), lax.stop_gradient(fnp.sum(errors))
+    return count, *lax.stop_gradient((lows, highs)), errors
 
 
 def _on_unit(func: Callable, a: Any, b: Any, below: bool, above: bool) -> Callable:

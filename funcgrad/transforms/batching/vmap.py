@@ -60,22 +60,13 @@ def vmap(
     @wraps(fun, "vmap")
     @boundary
     def mapped(*args: Any, **kwargs: Any) -> Tree:
-        if isinstance(in_axes, tuple) and len(in_axes) != len(args):
-            raise BatchingError(
-                f"vmap of {name_of(fun)}: in_axes has {len(in_axes)} entries, but the function was "
-                f"called with {len(args)} positional arguments"
-            )
         if kwargs:
             leaves, in_tree = tree.flatten((args, kwargs))
             flat = FlatFunction("vmap", fun, in_tree)
         else:
             leaves, in_tree = tree.flatten(args)
             flat = PositionalFunction("vmap", fun, in_tree)
-        if type(in_axes) is int and in_axes == 0:
-            axes: list = [0] * len(leaves)
-        else:
-            axes = tree.flatten_axes("vmap in_axes", tree.structure(args), in_axes)
-            axes += [0] * (len(leaves) - len(axes))
+        axes = _axes(fun, in_axes, args, len(leaves))
         lent = Lending(flat, [i for i in refs_among(leaves) if axes[i] is not None])
         given = leaves
         if lent.positions:
@@ -98,6 +89,19 @@ def vmap(
         )
 
     return mapped
+
+
+def _axes(fun: Callable, in_axes: Prefix, args: tuple, count: int) -> list:
+    """The axis of each of `count` leaves, as the user says it."""
+    if type(in_axes) is int and in_axes == 0:
+        return [0] * count
+    if isinstance(in_axes, tuple) and len(in_axes) != len(args):
+        raise BatchingError(
+            f"vmap of {name_of(fun)}: in_axes has {len(in_axes)} entries, but the function was "
+            f"called with {len(args)} positional arguments"
+        )
+    axes = tree.flatten_axes("vmap in_axes", tree.structure(args), in_axes)
+    return axes + [0] * (count - len(axes))
 
 
 def _normalized(

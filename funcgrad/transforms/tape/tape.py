@@ -141,12 +141,7 @@ class TapeTrace(Trace):
             out, *residuals = rule.run(a)
         finally:
             loud(before)
-        if rule.pull is None:
-            return Array(out, rule.aval.weak_type, rule.aval)
-        nodes = self.nodes
-        made = TapeTracer(self, out, len(nodes), rule.aval, rule.kind)
-        nodes.append((rule, residuals, (x.place,), None))
-        return made
+        return self._made(rule, out, residuals, (x.place,))
 
     def ready2(
         self, ctx: context.Context, of: Primitive | Callable, x: Value, y: Value
@@ -195,14 +190,10 @@ class TapeTrace(Trace):
         try:
             quiet()
             if rule.starts or type(a) is not ndarray or type(b) is not ndarray:
-                if type(b) in NUMBERS:
-                    b = asarray(b, kind[1])
-                elif type(a) in NUMBERS:
-                    a = asarray(a, other[1])
-                late = type(a) is Late or type(b) is Late
-                if rule.starts or (late and rule.joins):
-                    return self._put_off(rule, [a, b], (i, j))
-                if late:
+                a, b = _arrays(a, kind, b, other)
+                if rule.starts or type(a) is Late or type(b) is Late:
+                    if rule.starts or rule.joins:
+                        return self._put_off(rule, [a, b], (i, j))
                     self.catch_up()
                     a, b = in_time(a), in_time(b)
             out, *residuals = rule.run(a, b)
@@ -210,11 +201,15 @@ class TapeTrace(Trace):
             return None
         finally:
             loud(before)
+        return self._made(rule, out, residuals, (i, j))
+
+    def _made(self, rule: LinearRule, out: ndarray, residuals: list, places: tuple) -> Value:
+        """A result, and the node that leads back from it."""
         if rule.pull is None:
             return Array(out, rule.aval.weak_type, rule.aval)
         nodes = self.nodes
         made = TapeTracer(self, out, len(nodes), rule.aval, rule.kind)
-        nodes.append((rule, residuals, (i, j), None))
+        nodes.append((rule, residuals, places, None))
         return made
 
     def replayed(self, fun: Callable, args: tuple, kwargs: dict) -> Value | None:
@@ -479,6 +474,15 @@ def linearize_at_root(
         ]
 
     return [trace.primal(o) for o in outs], pull
+
+
+def _arrays(a: Value, kind: tuple, b: Value, other: tuple) -> tuple[Value, Value]:
+    """Two operands, of which a number is an array of the other's dtype."""
+    if type(b) in NUMBERS:
+        b = asarray(b, kind[1])
+    elif type(a) in NUMBERS:
+        a = asarray(a, other[1])
+    return a, b
 
 
 def _cotangent(of: TapeTracer, ct: Cotangent) -> Value:
