@@ -25,6 +25,7 @@ from funcgrad.core.aval import ShapedArray
 from funcgrad.core.trace import Tracer
 from funcgrad.numpy._util import convert
 from funcgrad.parallel.meshes import virtual_devices
+from funcgrad.random.keys import Key
 
 # ---- settings
 
@@ -357,6 +358,11 @@ HELD = {
     )
     if not hasattr(fg, name)
 }  # fmt: skip
+# What tests look at of the generator that a key is for.
+Key._impl = property(  # type: ignore[attr-defined]
+    lambda key: _namespace(key_shape=key.data.shape[key.ndim :], name=key.impl)
+)
+Key._base_array = property(lambda key: key.data)  # type: ignore[attr-defined]
 OWN: dict[str, Mapping[str, Any]] = {
     "jax": {
         **HELD,
@@ -381,6 +387,7 @@ OWN: dict[str, Mapping[str, Any]] = {
     "jax._src.dispatch": {"xla_primitive_callable": NO_MISSES},
     "jax._src.util": {**UTIL, "curry": curry},
     "jax._src.random.prng": {
+        "PRNGKeyArray": Key,
         "prngs": {name: Missing(name) for name in ("threefry2x32", "rbg", "unsafe_rbg")},
     },
     "jax._src.dlpack": {"SUPPORTED_DTYPES_SET": frozenset(map(np.dtype, DLPACK))},

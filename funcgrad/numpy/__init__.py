@@ -21,6 +21,7 @@ importing this package gives arrays and tracers their operators and methods.
 - `array_api`: which namespace arrays are of, and what it says of itself, by the array API standard
 - `_util`: what every function does first
 - `_known`: arguments whose values a function needs
+- `_keys`: arrays of random keys in functions that only move elements
 """
 
 # ruff: noqa: F401, I001 - the names imported here are the public ones, a line holds many
@@ -49,7 +50,7 @@ from funcgrad.numpy.contraction import (
 )
 from funcgrad.numpy.creation.creation import (
     array, asarray, astype, copy, empty, empty_like, eye, from_dlpack, frombuffer, fromfunction,
-    full, full_like, identity, ones, ones_like, tri, zeros, zeros_like,
+    fromstring, full, full_like, identity, ones, ones_like, tri, zeros, zeros_like,
 )
 from funcgrad.numpy.reductions.cumulative import (
     cumprod, cumsum, cumulative_prod, cumulative_sum, nancumprod, nancumsum,
@@ -141,7 +142,8 @@ from funcgrad.numpy.reductions.statistics import (
     bincount, corrcoef, cov, histogram, histogram2d, histogram_bin_edges, histogramdd,
 )
 from funcgrad.numpy.types import (
-    array_repr, array_str, bfloat16, bool_, bool_ as bool, broadcast_shapes, can_cast, cdouble,
+    ComplexWarning, array_repr, array_str, bfloat16, bool_, bool_ as bool, broadcast_shapes,
+    can_cast, cdouble, character, flexible, object_,
     complex128, complex64, complex_, complexfloating, csingle, double, dtype, e, euler_gamma,
     finfo, float16, float32, float64, float8_e3m4, float8_e4m3, float8_e4m3b11fnuz,
     float8_e4m3fn, float8_e4m3fnuz, float8_e5m2, float8_e5m2fnuz, float_, floating, generic,

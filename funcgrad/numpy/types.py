@@ -43,6 +43,9 @@ dtype = np.dtype
 generic, number, inexact, floating = np.generic, np.number, np.inexact, np.floating
 complexfloating, integer = np.complexfloating, np.integer
 signedinteger, unsignedinteger = np.signedinteger, np.unsignedinteger
+# What no array here is of, for `issubdtype`; and a class of NumPy's warnings.
+character, flexible, object_ = np.character, np.flexible, np.object_
+ComplexWarning = np.exceptions.ComplexWarning
 
 finfo, iinfo = dtypes.finfo, dtypes.iinfo
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import ShapeError
+from funcgrad.numpy._keys import Keys
 from funcgrad.numpy.manipulation.updates import IndexUpdateHelper
 from funcgrad.ops.indexing.indexing import index
 from funcgrad.ops.shape import reshape, transpose
@@ -15,16 +16,10 @@ _FACTS = ("device", "sharding", "is_fully_addressable", "nbytes")
 _METHODS = ("devices", "is_deleted")
 
 
-class KeyArray:
+class KeyArray(Keys):
     """The methods of arrays that keys have; `data` holds their words, on a last axis."""
 
     __slots__ = ()
-
-    data: Any
-
-    def _with(self, data: Any) -> Any:
-        """Keys of the same kind, of other words."""
-        raise NotImplementedError
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -28,6 +28,7 @@ def test_can_cast():
         ("bool", fnp.number, False), ("bool", bool, True), ("float32", "float32", True),
         ("float32", "float64", False), (fnp.floating, fnp.inexact, True), ("int8", float, False),
         (fnp.float8_e5m2, fnp.floating, True), (np.float32, np.generic, True),
+        ("float32", object, False), ("int4", fnp.object_, False), ("int8", fnp.character, False),
     ],
 )  # fmt: skip
 def test_issubdtype(a, b, expected):

@@ -254,7 +254,7 @@ def test_bad_impls():
         for make in (random.key, random.PRNGKey):
             with pytest.raises(ValueError, match="impl must be one of threefry2x32, rbg"):
                 make(0, impl=wrong)
-    with pytest.raises(ValueError, match="not both"):
+    with pytest.raises(ValueError, match="Cannot specify both"):
         random.key(0, impl="rbg", dtype=random.key_dtype("rbg"))
     with pytest.raises(TypeError, match="don't compare"):
         random.key(0) == random.key(0, impl="rbg")  # noqa: B015
@@ -302,3 +302,38 @@ def test_keys_are_arrays():
     own.delete()
     assert own.is_deleted()
     assert not keys.is_deleted()
+
+
+KEYS = random.split(random.key(0), 6).reshape(2, 3)
+
+
+@pytest.mark.parametrize(
+    "move",
+    [
+        lambda k, np: np.reshape(k, (3, 2)),
+        lambda k, np: np.tile(k, (2, 1)),
+        lambda k, np: np.concatenate([k, k], 1),
+        lambda k, np: np.stack([k, k], 2),
+        lambda k, np: np.broadcast_to(k, (4, 2, 3)),
+        lambda k, np: np.append(k, k[0]),
+        lambda k, np: np.where(np.array([True, False, True]), k, k[0]),
+        lambda k, np: np.take(k, np.array([1, 0]), 0),
+        lambda k, np: np.roll(np.flip(np.transpose(k)), 1, 0),
+        lambda k, np: np.split(k, 3, 1)[1],
+    ],
+)
+def test_keys_in_functions_that_move_elements(move):
+    numbers = np.arange(6).reshape(2, 3)
+    expected = KEYS.ravel()[fnp.asarray(move(numbers, np))]
+    for moved in (move(KEYS, fnp), fg.jit(lambda k: move(k, fnp))(KEYS)):
+        assert moved.shape == expected.shape
+        assert fnp.all(moved == expected)
+
+
+def test_keys_do_not_mix_with_others():
+    with pytest.raises(TypeError, match=r"where: keys and others don't mix .* y holds 1"):
+        fnp.where(True, KEYS, 1)
+    with pytest.raises(TypeError, match=r"concatenate: keys and others .* arrays holds"):
+        fnp.concatenate([KEYS, fnp.ones((2, 3), "uint32")])
+    with pytest.raises(errors.DTypeError, match="stack: keys of 2 kinds"):
+        fnp.stack([random.key(0), random.key(0, impl="rbg")])

@@ -6,6 +6,7 @@ Python's numbers get the default dtypes (float32, int32, complex64, or those of
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
@@ -298,6 +299,23 @@ def frombuffer(buffer: Any, dtype: Any = float, count: int = -1, offset: int = 0
         return _from_numpy(np.frombuffer(buffer, kind, count, offset), None, True)
     except (TypeError, ValueError, OverflowError) as e:
         raise type(e)(f"frombuffer: {e}, for buffer {buffer!r} and dtype {kind}") from None
+
+
+def fromstring(string: str, dtype: Any = float, count: int = -1, *, sep: str) -> Any:
+    """A vector of the numbers that a text lists between separators, as `numpy.fromstring`.
+
+    Raises ValueError where the text holds something else.
+
+    >>> fnp.fromstring("1, 2, 3", dtype=int, sep=",")
+    Array([1, 2, 3], dtype=int32)
+    """
+    kind = dtype_or(dtype, default_float())
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", DeprecationWarning)  # what NumPy could not read
+            return _from_numpy(np.fromstring(string, kind, count, sep=sep), None, True)
+    except (TypeError, ValueError, OverflowError, DeprecationWarning) as e:
+        raise ValueError(f"fromstring: {e}, for string {string!r} and dtype {kind}") from None
 
 
 def fromfunction(function: Callable, shape: Any, *, dtype: Any = float, **kwargs: Any) -> Any:

@@ -14,6 +14,7 @@ from funcgrad.core.array import Array
 from funcgrad.core.eager.single import single
 from funcgrad.core.trace import is_known
 from funcgrad.errors import ArgumentError, DTypeError, OutOfBoundsError, ShapeError
+from funcgrad.numpy._keys import for_keys
 from funcgrad.numpy._known import along, first_true, unknown_error
 from funcgrad.numpy._util import (
     as_array,
@@ -61,6 +62,7 @@ _DROP = GatherScatterMode.FILL_OR_DROP
 
 
 @single
+@for_keys
 def where(
     condition: Any,
     x: Any = None,
@@ -238,6 +240,7 @@ def _mode(name: str, mode: str | None) -> str | None:
     return mode
 
 
+@for_keys
 def take(
     a: Any,
     indices: Any,

@@ -14,6 +14,7 @@ from funcgrad import dtypes
 from funcgrad.core.array import Array
 from funcgrad.core.trace import is_known
 from funcgrad.errors import ShapeError
+from funcgrad.numpy._keys import for_keys
 from funcgrad.numpy._known import along, concrete, unknown_error
 from funcgrad.numpy._util import (
     as_array,
@@ -74,6 +75,7 @@ def _is_number(x: Any) -> bool:
 # ---- joining
 
 
+@for_keys
 def concatenate(arrays: Sequence[Any], axis: int | None = 0, dtype: Any = None) -> Any:
     """Join arrays along an existing axis (flattened ones where `axis` is None).
 
@@ -110,6 +112,7 @@ def concat(arrays: Sequence[Any], /, *, axis: int | None = 0) -> Any:
     return concatenate(arrays, axis)
 
 
+@for_keys
 def stack(arrays: Sequence[Any], axis: int = 0, out: None = None, dtype: Any = None) -> Any:
     """Join arrays of one shape along a new axis. ShapeError where shapes differ.
 
@@ -203,6 +206,7 @@ def block(arrays: Any) -> Any:
     return join(arrays, levels)
 
 
+@for_keys
 def append(arr: Any, values: Any, axis: int | None = None) -> Any:
     """Join `values` to the end of `arr` along an axis; both flattened where `axis` is None.
 
@@ -262,6 +266,7 @@ def _section(ary: Any, axis: int, start: int, stop: int) -> Any:
     return slice_p.bind(ary, start_indices=starts, limit_indices=limits, strides=None)
 
 
+@for_keys
 def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list:
     """Cut an array along an axis into equal sections, or before each of a list of positions.
 
@@ -338,6 +343,7 @@ def trim_zeros(filt: Any, trim: str = "fb", axis: Any = None) -> Any:
 # ---- repetition
 
 
+@for_keys
 def tile(A: Any, reps: Any) -> Any:
     """Repeat a whole array: reps[i] times along axis i.
 
@@ -360,6 +366,7 @@ def tile(A: Any, reps: Any) -> Any:
     return reshape(wide, [c * n for c, n in zip(counts, shape, strict=True)])
 
 
+@for_keys
 def repeat(
     a: Any,
     repeats: Any,
@@ -443,6 +450,7 @@ def resize(a: Any, new_shape: Any) -> Any:
     return reshape(tile(a, -(-total // a.size))[:total], sizes)
 
 
+@for_keys
 def roll(a: Any, shift: Any, axis: int | Sequence[int] | None = None) -> Any:
     """Move elements along axes (of the flattened array where None), around the end.
 

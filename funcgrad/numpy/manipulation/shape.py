@@ -11,6 +11,7 @@ from typing import Any
 from funcgrad.core.eager.single import single
 from funcgrad.errors import ShapeError
 from funcgrad.numpy import _util
+from funcgrad.numpy._keys import for_keys
 from funcgrad.numpy._util import as_array, integer
 from funcgrad.ops import shape as ops
 from funcgrad.ops.arguments import canonical_axes, canonical_axis, integers, sizes_of
@@ -27,6 +28,7 @@ __all__ = [
 
 
 @single
+@for_keys
 def reshape(
     a: Any, shape: Any, order: str = "C", *, copy: bool | None = None, out_sharding: Any = None
 ) -> Any:
@@ -50,6 +52,7 @@ def reshape(
 
 
 @single
+@for_keys
 def ravel(a: Any, order: str = "C", *, out_sharding: Any = None) -> Any:
     """All elements in one axis, in row-major order (column-major with order "F").
 
@@ -64,6 +67,7 @@ def ravel(a: Any, order: str = "C", *, out_sharding: Any = None) -> Any:
 
 
 @single
+@for_keys
 def squeeze(a: Any, axis: int | Sequence[int] | None = None) -> Any:
     """Drop axes of size 1: those named by `axis`, or all. ShapeError where one is larger.
 
@@ -77,6 +81,7 @@ def squeeze(a: Any, axis: int | Sequence[int] | None = None) -> Any:
 
 
 @single
+@for_keys
 def expand_dims(a: Any, axis: int | Sequence[int]) -> Any:
     """Insert axes of size 1 at the positions `axis` of the result.
 
@@ -90,6 +95,7 @@ def expand_dims(a: Any, axis: int | Sequence[int]) -> Any:
 
 
 @single
+@for_keys
 def transpose(a: Any, axes: Sequence[int] | None = None) -> Any:
     """Permute axes: result axis i is `a`'s axis axes[i]; by default their order is reversed.
 
@@ -128,6 +134,7 @@ def matrix_transpose(x: Any, /) -> Any:
 
 
 @single
+@for_keys
 def moveaxis(a: Any, source: int | Sequence[int], destination: int | Sequence[int]) -> Any:
     """Move axes `source` to positions `destination`; the others keep their order.
 
@@ -149,6 +156,7 @@ def moveaxis(a: Any, source: int | Sequence[int], destination: int | Sequence[in
 
 
 @single
+@for_keys
 def swapaxes(a: Any, axis1: int, axis2: int) -> Any:
     """Exchange two axes.
 
@@ -182,6 +190,7 @@ def rollaxis(a: Any, axis: int, start: int = 0) -> Any:
 # ---- reversal
 
 
+@for_keys
 def flip(m: Any, axis: int | Sequence[int] | None = None) -> Any:
     """Reverse the order of elements along axes (all by default).
 
@@ -247,6 +256,7 @@ def rot90(m: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Any:
 
 
 @single
+@for_keys
 def broadcast_to(array: Any, shape: Any, *, out_sharding: Any = None) -> Any:
     """Repeat an array to a larger shape by NumPy's rules. ShapeError where it doesn't fit.
 
@@ -264,6 +274,7 @@ def broadcast_to(array: Any, shape: Any, *, out_sharding: Any = None) -> Any:
     return cut_as_said(_util.broadcast_to(array, sizes), out_sharding)
 
 
+@for_keys
 def broadcast_arrays(*args: Any) -> tuple:
     """All arrays repeated to their common shape, in a tuple. ShapeError where they have none.
 

@@ -132,6 +132,9 @@ def test_from_dlpack_and_buffers():
     same(fnp.from_dlpack(a), a)
     same(fnp.from_dlpack(Array(a)), a)
     same(fnp.frombuffer(a.tobytes(), "float64"), a)
+    same(fnp.fromstring("1 2.5", "float64", sep=" "), np.array([1, 2.5]))
+    with pytest.raises(ValueError, match="fromstring: .* for string 'a' and dtype float32"):
+        fnp.fromstring("a", sep=" ")
 
 
 def test_astype():
