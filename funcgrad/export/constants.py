@@ -13,6 +13,8 @@ from funcgrad.core.ir import ClosedJaxpr, Jaxpr
 from funcgrad.transforms.passes.simplify import simplify
 
 constants = Late("funcgrad.backends.llvm.rewrites.constants")
+pack = Late("funcgrad.backends.llvm.gemm.pack")
+target = Late("funcgrad.backends.llvm.native.target")
 
 
 def laid_out(closed: ClosedJaxpr) -> ClosedJaxpr:
@@ -39,8 +41,12 @@ def common_panels(jaxprs: Sequence[Jaxpr], count: int) -> dict[int, Any]:
     >>> common_panels([fg.make_jaxpr(fnp.sin)(1.0).jaxpr], 1)
     {}
     """
-    first, *others = [constants.panelled_inputs(j, count) for j in jaxprs]
+    first, *others = [constants.panelled_inputs(j, count, _columns) for j in jaxprs]
     return {i: p for i, p in first.items() if all(each.get(i) == p for each in others)}
+
+
+def _columns(dtype: np.dtype) -> int:
+    return pack.Tile.of(target.default_target(), pack.FORMATS[dtype.name]).cols
 
 
 def panelled(jaxpr: Jaxpr, panels: Mapping[int, Any]) -> Jaxpr:

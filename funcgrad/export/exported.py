@@ -140,6 +140,17 @@ class Exported:
         return self._content.signature.names
 
     @property
+    def weights(self) -> dict[str, np.ndarray]:
+        """The arrays that it captured, by their names in its file; equal ones are one.
+
+        >>> from funcgrad import export
+        >>> w = fnp.ones(3)
+        >>> export.export(fg.jit(lambda x: x * w))(w).weights
+        {'w0': array([1., 1., 1.], dtype=float32)}
+        """
+        return dict(self._content.weights)
+
+    @property
     def constraints(self) -> tuple[str, ...]:
         """What holds for symbolic sizes."""
         return self._content.signature.constraints or ()

@@ -12,6 +12,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from funcgrad import dtypes, lax, random, tree
 from funcgrad import numpy as fnp
 from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapeDtypeStruct
+from funcgrad.core.ir import eval_jaxpr
 from funcgrad.core.types import Tree
 from funcgrad.errors import ArgumentError, FormatError
 from funcgrad.export.exported import export, load
@@ -28,9 +30,10 @@ from funcgrad.export.symbolic import symbolic_shape
 from funcgrad.serve.protocol import RequestError
 from funcgrad.transforms.batching.vmap import vmap
 from funcgrad.transforms.jit.jit import jit
-from funcgrad.transforms.jit.make_jaxpr import eval_shape
+from funcgrad.transforms.jit.make_jaxpr import eval_shape, make_jaxpr
 
 MANIFEST, STEP, PREFILL = "generation.json", "step.fg", "prefill.fg"
+LEAST_SHARED = 1 << 12  # bytes of an array from which on step and prefill share it in their files
 LEAST = 16  # tokens of a prompt, up to powers of two, for which there is a program
 
 
@@ -271,14 +274,38 @@ def save_generator(
     )  # fmt: skip
     row = ShapeDtypeStruct((slots,), "int32")
     folder.mkdir(parents=True, exist_ok=True)
-    export(jit(step))(made.cache, row, row).save(folder / STEP)
+    exported = export(jit(step))(made.cache, row, row)
+    exported.save(folder / STEP)
+    told = {"slots": slots, "context": context, "vocabulary": made.vocabulary, "end": end,
+            "prefill": prefill is not None}  # fmt: skip
     if prefill is not None:
         one = ShapeDtypeStruct((), "int32")
         tokens = ShapeDtypeStruct(symbolic_shape("n", constraints=[f"n <= {context}"]), "int32")
-        export(jit(prefill))(made.cache, one, tokens, one).save(folder / PREFILL)
-    told = {"slots": slots, "context": context, "vocabulary": made.vocabulary, "end": end,
-            "prefill": prefill is not None}  # fmt: skip
+        large = {k: w for k, w in exported.weights.items() if w.nbytes >= LEAST_SHARED}
+        told["shared"] = list(large)
+        shared = list(large.values())
+        given = [ShapeDtypeStruct(w.shape, w.dtype) for w in shared]
+        reads = jit(_reading(prefill, shared))
+        export(reads)(given, made.cache, one, tokens, one).save(folder / PREFILL)
     (folder / MANIFEST).write_text(json.dumps(told))
+
+
+def _reading(prefill: Callable, shared: Sequence[np.ndarray]) -> Callable:
+    """The function that takes arrays like these, which it captured, as its first argument."""
+    places = {(w.dtype.name, w.shape, w.tobytes()): i for i, w in enumerate(shared)}
+
+    def reads(given: Sequence[Array], *args: Any) -> Any:
+        closed, out = make_jaxpr(prefill, return_shape=True)(*args)
+        consts = []
+        for c in closed.consts:
+            x = np.asarray(c)
+            place = places.get((x.dtype.name, x.shape, x.tobytes()))
+            consts.append(c if place is None else given[place])
+        return tree.unflatten(
+            tree.structure(out), eval_jaxpr(closed.jaxpr, *consts, *tree.leaves(args))
+        )
+
+    return reads
 
 
 def load_generator(folder: Path, name: str, version: str) -> Generator:
@@ -291,7 +318,12 @@ def load_generator(folder: Path, name: str, version: str) -> Generator:
         if not fits or not (end is None or (type(end) is int and end >= 0)):
             raise ValueError("of a vocabulary or end that is none")
         args, _ = exported.in_tree.unflatten(exported.in_avals)
-        prefill = load(folder / PREFILL).call if told.get("prefill") else None
+        prefill = None
+        if told.get("prefill"):
+            prefill = load(folder / PREFILL).call
+            if "shared" in told:  # weights that are the step's
+                arrays = exported.weights
+                prefill = partial(prefill, [fnp.asarray(arrays[k]) for k in told["shared"]])
         return Generator(
             name, exported.call, args[0], slots=told["slots"], context=told["context"],
             vocabulary=words, end=end, version=version, prefill=prefill,

@@ -125,6 +125,9 @@ def eqns(program):
         lambda p: p["tables"].pop("programs"),
         lambda p: p["tables"].update(sources=[["a", "b", "c"]]),
         lambda p: p["tables"].update(meshes=[{"axes": [["x", 0]], "abstract": False}]),
+        lambda p: p["tables"].update(
+            meshes=[{"axes": [["x", 1]], "abstract": False, "types": ["odd"]}]
+        ),
         lambda p: p["tables"]["programs"].reverse(),
         lambda p: eqns(p)[0].update(op="print@1"),
         lambda p: eqns(p)[0].update({"in": [10**30]}),

@@ -257,6 +257,17 @@ def test_shardings_and_mesh_axes_are_kept():
     assert out.sharding.spec == parallel.P("data")
 
 
+def test_types_of_mesh_axes_are_kept():
+    types = (parallel.AxisType.Explicit, parallel.AxisType.Auto)
+    mesh = parallel.make_mesh((2, 1), ("data", "model"), types)
+    cut = parallel.NamedSharding(mesh, parallel.P("data"))
+    g = loaded(lambda x: x * 2, fg.ShapeDtypeStruct((4,), "float32", sharding=cut))
+    assert g.in_shardings == (cut,)
+    assert g.in_shardings[0].mesh.axis_types == types
+    out = g.call(fg.device_put(fnp.ones(4), cut))
+    np.testing.assert_array_equal(out, np.full(4, 2, "f4"))
+
+
 # ---- files
 
 

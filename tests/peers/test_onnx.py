@@ -9,8 +9,11 @@ import pytest
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx")
 
+import onnx
 import onnxruntime
 
+import funcgrad as fg
+from funcgrad import quantization
 from funcgrad.errors import ExportError
 from funcgrad.export.onnx import to_onnx
 from tests.export.onnx.applications import APPLICATIONS
@@ -65,3 +68,22 @@ def test_programs_mean_the_same_in_onnx_runtime(name, tmp_path):
             scale = max(float(np.abs(w).max(initial=0)), 1e-6) if w.dtype.kind == "f" else 0
             assert g.dtype == w.dtype
             np.testing.assert_allclose(g, w, rtol=0, atol=1e-5 * scale, err_msg=name)
+
+
+def test_static_products_of_codes_are_computed_on_integers(tmp_path, rng):
+    path, made = str(tmp_path / "q.onnx"), str(tmp_path / "made.onnx")
+    params = {k: rng.standard_normal(s).astype("f4") / 16
+              for k, s in {"w": (256, 512), "v": (512, 128)}.items()}  # fmt: skip
+    x = rng.standard_normal((64, 256)).astype("f4")
+    layers = lambda p, x: fg.nn.relu(x @ p["w"]) @ p["v"]
+    f, params, _ = fg.quantize(layers, params, quantization.Int8Static(), [(x,)])
+    to_onnx(f, path, params, x, stored_argnums=0, dynamic={"n": {"x": 0}})
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = made
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    kinds = [n.op_type for n in onnx.load(made).graph.node]
+    assert kinds.count("MatMulIntegerToFloat") == 2
+    for rows in (64, 7):
+        got, wanted = session.run(None, {"x": x[:rows]})[0], np.asarray(f(params, x[:rows]))
+        # One step of the codes between the layers, at most.
+        np.testing.assert_allclose(got, wanted, rtol=0, atol=np.abs(wanted).max() / 127)

@@ -15,7 +15,7 @@ import funcgrad.numpy as fnp
 from funcgrad import nn, random
 from funcgrad.errors import ArgumentError, FormatError
 from funcgrad.serve import App, Batching, Generator, Model, Repository, load_model, save_generator
-from funcgrad.serve.generation import sample
+from funcgrad.serve.generation import Options, sample
 from tests.serve.clients import call, get
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
@@ -147,6 +147,32 @@ def test_prompts_that_take_one_call_give_the_same():
         assert json.loads(body)["text_output"] == wanted
     assert sorted(whole_prompts) == sorted(len(p) for p, _ in cases)
     assert len(steps) <= 20  # as many as the longest result, or few more
+
+
+def test_a_folder_has_the_weights_of_step_and_prefill_once(tmp_path, rng):
+    table = rng.standard_normal((32, 64)).astype("f4")
+
+    def step(cache, tokens, positions):
+        h = fnp.asarray(table)[tokens] + cache["h"] * (positions > 0)[:, None]
+        return h @ table.T, {"h": h}
+
+    def prefill(cache, slot, tokens, length):
+        counts = (fnp.arange(tokens.shape[0]) < length)[:, None]
+        h = fnp.where(counts, fnp.asarray(table)[tokens], 0).sum(0)
+        return h @ table.T, {"h": cache["h"].at[slot].set(h)}
+
+    save_generator(tmp_path, step, {"h": np.zeros((2, 64), "f4")}, slots=2, context=16,
+                   prefill=prefill)  # fmt: skip
+    sizes = {p.name: p.stat().st_size for p in tmp_path.iterdir()}
+    assert sizes["step.fg"] > table.nbytes > sizes["prefill.fg"]
+    made = load_model(tmp_path, "shared")
+    cache, how = {"h": fnp.zeros((2, 64))}, Options()
+    _, cache = made.begin(cache, 1, [3, 5, 4], how)
+    np.testing.assert_allclose(cache["h"][1], table[[3, 5, 4]].sum(0), rtol=1e-5, atol=1e-5)
+    told = json.loads((tmp_path / "generation.json").read_text())
+    (tmp_path / "generation.json").write_text(json.dumps(told | {"shared": ["odd"]}))
+    with pytest.raises(FormatError, match="holds no generator"):
+        load_model(tmp_path, "shared")
 
 
 # ---- slots, with a model that counts

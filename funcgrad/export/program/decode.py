@@ -16,7 +16,7 @@ from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var, typecheck
 from funcgrad.core.primitive import Primitive
-from funcgrad.core.sharding import AbstractMesh, Mesh
+from funcgrad.core.sharding import AbstractMesh, AxisType, Mesh
 from funcgrad.core.source import Source
 from funcgrad.core.staging import Constant
 from funcgrad.errors import FormatError, ShardingError
@@ -39,6 +39,7 @@ from funcgrad.transforms.control.custom_vmap import custom_vmap_call_p
 from funcgrad.transforms.derivatives.checkpoint import checkpoint_p
 
 _MOST_DEVICES = 1 << 16
+_AXIS_TYPES = {kind.value: kind for kind in AxisType}
 
 
 class Decoder:
@@ -204,10 +205,12 @@ def _mesh(found: Json) -> Mesh:
     sizes = tuple(n for _, n in found["axes"])
     if not all(type(n) is int and 1 <= n < 1 << 30 for n in sizes):
         raise FormatError(f"{short(found)} is no mesh")
-    abstract = AbstractMesh(sizes, names)
+    kinds = found.get("types", [AxisType.Auto.value] * len(names))
+    types = [_AXIS_TYPES[kind] for kind in kinds]
+    abstract = AbstractMesh(sizes, names, types)
     if found["abstract"] is not False or abstract.size > _MOST_DEVICES:
         return abstract
     try:
-        return make_mesh(sizes, names)
+        return make_mesh(sizes, names, types)
     except ShardingError:  # the job has another number of ranks
         return abstract

@@ -87,9 +87,12 @@ class Encoder:
         return self._numbers[key]
 
     def mesh(self, mesh: Mesh) -> int:
-        """The number of a mesh: the names and sizes of its axes, not its devices."""
+        """The number of a mesh: names, sizes and types of its axes, not its devices."""
         axes = [list(axis) for axis in mesh.shape.items()]
-        return self._interned(self._meshes, {"axes": axes, "abstract": mesh.is_abstract})
+        found = {"axes": axes, "abstract": mesh.is_abstract}
+        if mesh.auto_axes != mesh.axis_names:
+            found["types"] = [kind.value for kind in mesh.axis_types]
+        return self._interned(self._meshes, found)
 
     def weight(self, array: Any) -> str:
         """The name of an array, the same for equal ones."""

@@ -44,6 +44,8 @@ class Unpacked:
         self.parts, self.fmt, self.tile = parts, parts.fmt, parts.tile
         many, sums = self.tile.many_registers, self.tile.sums
         self.heights = tuple(h // sums for h in ((8 if many else 6), 4, 2, 1) if h >= sums)
+        # Two rows are too few sums to add to one at each step: eight rows are two tiles of four.
+        self.halves = 4 if self.heights == (6, 4, 2, 1) else 0
         plain = self.fmt.storage == self.fmt.acc and self.fmt.acc != I32
         ways = parts.target.caches.l1 // WAY
         fits = plain and many and ways >= NARROW_WAYS
@@ -80,8 +82,11 @@ class Unpacked:
         if narrow and n <= self.tile.lanes and a_cs == 1:
             times, left = divmod(m, self.narrow)
             found += [Micro("narrow", self.narrow, 1, n < self.tile.lanes)] if times else []
+        halves = self.halves and left >= 2 * self.halves and left % self.heights[0] == 2
         for h in self.heights if way in CALLS else ():
             times, left = divmod(left, h)
+            # A task of all rows has two of these in place of a whole tile and the rest.
+            times = times or (halves and h == self.halves)
             found += self._reached_across(way, h, n, brief) if times else []
         return found
 
@@ -205,7 +210,8 @@ class Unpacked:
             if self.narrow:
                 self._narrow_rows(code, job, row, m)
             for h in self.heights:
-                with self._while_fits(code, row, h, m) as i:
+                stop_row = self._without_halves(m, Int(code, row.get())) if h == 6 else m
+                with self._while_fits(code, row, h, stop_row) as i:
                     ai, ci = code.at(a, i * a_rs, storage), code.at(c, i * c_rs, acc)
                     column = code.variable(I64, start)
                     if h in wide:
@@ -227,6 +233,13 @@ class Unpacked:
                         self._one_or_two_vectors(code, h, stop - j, args)
         code.ret()
         return code.function
+
+    def _without_halves(self, stop: Int, row: Int) -> Int:
+        """Where the rows of whole tiles end, if those behind a first one end at `stop`."""
+        left, both = stop - row, 2 * self.halves
+        if not self.halves:
+            return stop
+        return ((left >= both) & (left % self.heights[0]).eq(2)).select(stop - both, stop)
 
     def _is_narrow(self, code: Code, job: Record) -> Bool:
         """Whether `_narrow_rows` does all rows but the last few."""

@@ -8,12 +8,11 @@ where they lie (see `panels`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from funcgrad.backends.late import Late
 from funcgrad.backends.rewrites.equations import Equations
 from funcgrad.backends.rewrites.scans import DTYPES
 from funcgrad.core.aval import ShapedArray
@@ -21,9 +20,6 @@ from funcgrad.core.ir import Atom, Eqn, Jaxpr, Var
 from funcgrad.core.rewriting import makers, uses
 from funcgrad.ops.base import transpose_p
 from funcgrad.ops.contract import dot_general_p
-
-pack = Late("funcgrad.backends.llvm.gemm.pack")
-target = Late("funcgrad.backends.llvm.native.target")
 
 # More rows repay packing; smaller matrices stay in the first caches.
 MOST_ROWS, LEAST_BYTES = 64, 1 << 16
@@ -51,26 +47,29 @@ class Panels(NamedTuple):
         return ShapedArray((n // self.columns, k, self.columns), aval.dtype)
 
 
-def panelled_inputs(jaxpr: Jaxpr, count: int) -> dict[int, Panels]:
+def panelled_inputs(
+    jaxpr: Jaxpr, count: int, columns: Callable[[np.dtype], int]
+) -> dict[int, Panels]:
     """Which of a simplified program's first inputs, that never change, had better lie in panels:
     those that nothing reads but products of few rows.
 
+    columns: how many a tile of a dtype has
+
     >>> import funcgrad as fg
     >>> f = fg.make_jaxpr(lambda w, x: x @ w)(fg.numpy.ones((256, 128)), fg.numpy.ones((8, 256)))
-    >>> [p.axis for p in panelled_inputs(f.jaxpr, 1).values()]
+    >>> [p.axis for p in panelled_inputs(f.jaxpr, 1, lambda dtype: 16).values()]
     [0]
-    >>> panelled_inputs(f.jaxpr, 0)
+    >>> panelled_inputs(f.jaxpr, 0, lambda dtype: 16)
     {}
     """
     readers, found = uses(jaxpr), {}
     for i, var in enumerate(jaxpr.ins[:count]):
         aval = var.aval
         if aval.dtype in DTYPES and aval.ndim == 2 and aval.nbytes >= LEAST_BYTES:
-            columns = pack.Tile.of(target.default_target(), pack.FORMATS[aval.dtype.name]).cols
             axes = _summed(jaxpr, readers, var, 0)
             axis = axes.pop() if len(axes) == 1 else None
-            if axis is not None and aval.shape[1 - axis] % columns == 0:
-                found[i] = Panels(axis, columns)
+            if axis is not None and aval.shape[1 - axis] % columns(aval.dtype) == 0:
+                found[i] = Panels(axis, columns(aval.dtype))
     return found
 
 
