@@ -25,7 +25,7 @@ from funcgrad.ops.slicing import slice_p
 FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 INDICES = (np.dtype(np.int32), np.dtype(np.int64))
 NARROW = tuple(map(np.dtype, (np.float32, ml_dtypes.bfloat16, np.float16, np.int8)))
-MOST = 4096  # columns of a product that is one of several
+MOST = 1024  # columns of a product that is one of several
 
 
 class Product(NamedTuple):
