@@ -258,10 +258,11 @@ class Layout:
         """(table, bytes) of what a device has, whole tables first."""
         for name, s in self.tables:
             if s.sharding.kind == "data_parallel":
-                yield name, s.rows * row_bytes(s.dtype, s.dim)
+                yield name, s.rows * int(row_bytes(s.dtype, s.dim))
         for _, pool in self.pools:
             for shard, rows, _ in self.pieces(pool, device):
-                yield shard.table, (rows.stop - rows.start) * row_bytes(pool.dtype, pool.width)
+                size = int(row_bytes(pool.dtype, pool.width))
+                yield shard.table, (rows.stop - rows.start) * size
 
 
 def layout(
@@ -387,7 +388,7 @@ def _placed(name: str, spec: Spec, mesh: Mesh, loads: list[int]) -> Spec:
     kind, places = spec.sharding.kind, spec.sharding.places
     local = mesh.axis_sizes[-1]
     nodes = [range(i, i + local) for i in range(0, mesh.size, local)]
-    size = spec.rows * row_bytes(spec.dtype, spec.dim)
+    size = spec.rows * int(row_bytes(spec.dtype, spec.dim))
     if kind in ("data_parallel", "row_wise"):
         for d in range(mesh.size):
             loads[d] += size if kind == "data_parallel" else size // mesh.size

@@ -141,10 +141,12 @@ def test_products_that_do_not_need_each_other_are_one_step(rng):
         a = csr_matmul_p.bind(fnp.ones(30), indices[:30], starts, ends, narrow, missing=NAN)
         b = csr_matmul_p.bind(data, indices[50:], starts, ends, codes)
         c = csr_matmul_p.bind(fnp.ones(20), indices[30:50], starts, ends, wide + 1)
-        return a, b, c, csr_matmul_p.bind(data, indices[50:], starts, ends, c)
+        long = indices[30:60].astype("int64"), starts.astype("int64"), ends.astype("int64")
+        d = csr_matmul_p.bind(fnp.ones(30, "float64"), *long, wide.astype("float64"))
+        return a, b, c, d, csr_matmul_p.bind(data, indices[50:], starts, ends, c)
 
     got, want = fg.jit(f)(indices, data, wide), f(indices, data, wide)
     for x, y in zip(got, want, strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4)
     text = fg.jit(f).lower(indices, data, wide).as_text("loops")
-    assert text.count("host csr_matmuls") == 2
+    assert text.count("host csr_matmuls") == 3

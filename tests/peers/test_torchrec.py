@@ -12,7 +12,7 @@ pytest.importorskip("fbgemm_gpu", reason="needs fbgemm-gpu-cpu", exc_type=Import
 torchrec = pytest.importorskip("torchrec", exc_type=ImportError)
 
 SIZES, SHARED, DIM, BATCH = {"ad": 50, "page": 20}, {"seen": "ad"}, 8, 16
-KEYS = {"ad": 50, "page": 20, "seen": 50}
+KEYS = {"ad": 50, "seen": 50, "page": 20}  # those of a table side by side, as FBGEMM wants them
 
 
 def batch(rng, weighted=False):

@@ -25,7 +25,7 @@ from funcgrad.ops.slicing import slice_p
 FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 INDICES = (np.dtype(np.int32), np.dtype(np.int64))
 NARROW = tuple(map(np.dtype, (np.float32, ml_dtypes.bfloat16, np.float16, np.int8)))
-MOST = 4096  # columns of a product that is one of several
+MOST = 1024  # columns of a product that is one of several
 
 
 class Product(NamedTuple):
@@ -76,7 +76,8 @@ def together(eqns: Sequence[Eqn], outs: Sequence[Atom]) -> Sequence[Eqn]:
     for e in eqns:
         level = max((depth.get(a, 0) for a in e.ins), default=0)
         if e.prim is csr_matmul_p and _fits(e):
-            groups.setdefault((level, e.ins[1].aval.dtype, e.ins[0].aval.dtype), []).append(e)
+            kinds = tuple(a.aval.dtype for a in e.ins[:3])
+            groups.setdefault((level, kinds), []).append(e)
             level += 1
         depth |= dict.fromkeys(e.outs, level)
     made = {v: e for e in eqns for v in e.outs}
@@ -88,10 +89,10 @@ def together(eqns: Sequence[Eqn], outs: Sequence[Atom]) -> Sequence[Eqn]:
 def _fits(e: Eqn) -> bool:
     """Whether the routine knows a product's types, and there is something to add."""
     data, indices, starts, ends, dense = (a.aval for a in e.ins)
-    one = indices.dtype in INDICES and starts.dtype == ends.dtype == indices.dtype
+    places = indices.dtype in INDICES and starts.dtype == ends.dtype and ends.dtype in INDICES
     known = dense.dtype in NARROW if data.dtype == FLOAT32 else data.dtype == dense.dtype == FLOAT64
     # With one column, several sums of a row go on beside each other.
-    return bool(one and known and data.size and starts.size and 1 < dense.shape[1] <= MOST)
+    return bool(places and known and data.size and starts.size and 1 < dense.shape[1] <= MOST)
 
 
 def _joined(eqns: Sequence[Eqn], group: Sequence[Eqn], made: dict[Var, Eqn]) -> Sequence[Eqn]:

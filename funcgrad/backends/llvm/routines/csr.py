@@ -57,8 +57,9 @@ def csr_call(step: HostStep) -> Call:
     kinds = [Kind(x.dtype.name, x.shape[1], m.data >= 0)
              for x, m in zip(dense, members, strict=True)]  # fmt: skip
     different = sorted(set(kinds))
-    index, wide = step.ins[members[0].indices].aval.dtype, outs[0].dtype
-    name = f"fg_csr_{index.name}_{wide.name}_{'.'.join(map(str, different))}"
+    one = members[0]
+    dtypes = step.ins[one.indices].aval.dtype, step.ins[one.starts].aval.dtype, outs[0].dtype
+    name = "_".join(("fg_csr", *(d.name for d in dtypes), ".".join(map(str, different))))
     places = len(_HEAD) + len(_FIELDS) * len(members)
     words, first = [len(members), sum(x.shape[0] for x in outs)], 0
     for i, (m, kind, lines, out) in enumerate(zip(members, kinds, dense, outs, strict=True)):
@@ -74,17 +75,17 @@ def csr_call(step: HostStep) -> Call:
 def install(name: str, target: Engine | None = None) -> int:
     """Compile a function that `csr_call` names; bind its symbol, return its address.
 
-    >>> name = "fg_csr_int32_float32_float32x5"
+    >>> name = "fg_csr_int32_int32_float32_float32x5"
     >>> install(name) == install(name)
     True
     """
     target = target or engine()
-    _, _, index, wide, kinds = name.split("_")
+    _, _, *dtypes, kinds = name.split("_")
 
     def write() -> ir.Module:
         module = ir.Module("csr")
-        bits = target.target.vector_bits
-        _Writer(module, index, wide, bits).entry(name, [_kind(k) for k in kinds.split(".")])
+        writer = _Writer(module, *dtypes, bits=target.target.vector_bits)
+        writer.entry(name, [_kind(k) for k in kinds.split(".")])
         return module
 
     return compiled(name, write, 2, ("routines.csr",), target)
@@ -96,11 +97,11 @@ def _kind(text: str) -> Kind:
 
 
 class _Writer:
-    """Writes the functions of one dtype of indices and one of sums."""
+    """Writes the functions of one dtype of indices, one of bounds and one of sums."""
 
-    def __init__(self, module: ir.Module, index: str, wide: str, bits: int):
+    def __init__(self, module: ir.Module, index: str, bound: str, wide: str, *, bits: int):
         self.module, self.wide = module, wide
-        self.index = ir.IntType(8 * np.dtype(index).itemsize)
+        self.index, self.bound = (ir.IntType(8 * np.dtype(d).itemsize) for d in (index, bound))
         self.sum = _FLOATS[wide]
         self.lanes = bits // (8 * _WIDTHS[wide])
 
@@ -138,21 +139,16 @@ class _Writer:
         call, at, low, high = code.args
         product = Record(code, _FIELDS, at)
         array = partial(_array, code, call, product)
-        starts, ends = array("starts", self.index), array("ends", self.index)
+        bounds = array("starts", self.bound), array("ends", self.bound)
         entries, pieces = product["entries"], _pieces(kind.width, self.lanes)
         parts = [pieces[i : i + REGISTERS] for i in range(0, len(pieces), REGISTERS)]
         row = _Row(self, code, kind, product, array)
         with code.range(low, high) as r:
-            start, end = (self._index(code, x, r).max(0).min(entries) for x in (starts, ends))
+            start, end = (integer(code, x, r, self.bound).max(0).min(entries) for x in bounds)
             for number, part in enumerate(parts):
                 row.sums(r, start, end, part, asks=number == 0)
         code.ret()
         return code.function
-
-    def _index(self, code: Code, array: ir.Value, i: Int) -> Int:
-        """An integer of an array, with 64 bits."""
-        found = code.b.load(code.at(array, i, self.index), typ=self.index)
-        return Int(code, code.b.sext(found, I64) if self.index.width < 64 else found)
 
 
 class _Row:
@@ -178,7 +174,7 @@ class _Row:
         with code.range(start, end) as e:
             if asks:
                 self.ask((e + max(1, min(64, AHEAD // self.nbytes))).min(self.last))
-            number = self.writer._index(code, self.indices, e)
+            number = integer(code, self.indices, e, self.writer.index)
             inside = b.icmp_unsigned("<", number.value, self.lines.value)
             with b.if_else(inside) as (yes, no):
                 with yes:
@@ -202,7 +198,7 @@ class _Row:
 
     def ask(self, entry: Int) -> None:
         """For the line of an entry; it may be none."""
-        number = self.writer._index(self.code, self.indices, entry)
+        number = integer(self.code, self.indices, entry, self.writer.index)
         line = self.code.at(self.dense, number * self.nbytes, ir.IntType(8))
         for offset in (*range(0, min(self.nbytes, 1024), LINE), self.nbytes - 1):
             self.code.prefetch(self.code.at(line, offset, ir.IntType(8)))
@@ -220,6 +216,12 @@ class _Row:
         if dtype == "int8":
             return b.sitofp(x, wide)
         return x if dtype == self.writer.wide else b.fpext(x, wide)
+
+
+def integer(code: Code, array: ir.Value, i: Int, kind: ir.IntType) -> Int:
+    """An integer of an array, with 64 bits."""
+    found = code.b.load(code.at(array, i, kind), typ=kind)
+    return Int(code, code.b.sext(found, I64) if kind.width < 64 else found)
 
 
 def _array(
