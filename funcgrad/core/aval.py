@@ -13,7 +13,7 @@ from funcgrad import dtypes
 from funcgrad.core import context
 from funcgrad.core.methods import fact
 from funcgrad.core.sharding import NamedSharding
-from funcgrad.core.types import DTypeLike, Scalar, Tangent
+from funcgrad.core.types import DTypeLike, Scalar, Tangent, Value
 
 
 class ShapedArray:
@@ -226,7 +226,7 @@ class ShapeDtypeStruct:
         self.sharding = sharding
 
     @staticmethod
-    def like(x: Any) -> ShapeDtypeStruct:
+    def like(x: Value) -> ShapeDtypeStruct:
         """The shape, dtype and weakness of an array, and its sharding over several devices.
 
         >>> fg.ShapeDtypeStruct.like(fnp.ones((2, 3)))

@@ -40,8 +40,8 @@ def check_dtype(name: str, x: ShapedArray, accepts: Callable[[np.dtype], bool], 
     """Raise unless the operand's dtype is one that the op is defined for."""
     if not accepts(x.dtype):
         raise DTypeError(
-            f"{name}: need {need}, got {x}; convert with .astype(...). {name} does not accept "
-            f"dtype {x.dtype}."
+            f"{name} does not accept dtype {x.dtype}: need {need}, got {x}; convert with "
+            ".astype(...)"
         )
 
 

@@ -114,11 +114,11 @@ def test_recurrence(rng):
 def test_errors():
     with pytest.raises(ShapeError, match="cumsum: axis 1 is out of range"):
         cumsum(np.zeros(3), 1)
-    with pytest.raises(DTypeError, match=r"cumprod: need numbers, got bool\[3\]"):
+    with pytest.raises(DTypeError, match=r"cumprod.*: need numbers, got bool\[3\]"):
         cumprod(np.zeros(3, bool))
-    with pytest.raises(DTypeError, match="cummax: need real numbers, got c64"):
+    with pytest.raises(DTypeError, match="cummax.*: need real numbers, got c64"):
         cummax(np.zeros(3, np.complex64))
-    with pytest.raises(DTypeError, match="cumlogsumexp: need floating-point numbers, got i32"):
+    with pytest.raises(DTypeError, match="cumlogsumexp.*: need floating-point numbers, got i32"):
         cumlogsumexp(np.zeros(3, np.int32))
 
 

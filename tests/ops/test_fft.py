@@ -68,5 +68,5 @@ def test_errors():
         fft(x, "FFT", (1, 2, 4))
     with pytest.raises(ShapeError, match="fft_lengths must have a positive length"):
         fft(x[:, :0], "FFT", (0,))
-    with pytest.raises(DTypeError, match="rfft: need float32 or float64, got c64"):
+    with pytest.raises(DTypeError, match="rfft.*: need float32 or float64, got c64"):
         fft(x.astype(np.complex64), "RFFT", (4,))

@@ -202,9 +202,9 @@ def test_errors():
         reduce_max(x, [2])
     with pytest.raises(ShapeError, match="reduce_prod: axes .* not distinct"):
         reduce_prod(x, [1, -1])
-    with pytest.raises(DTypeError, match=r"reduce_and: need integers or bool, got f32\[2,3\]"):
+    with pytest.raises(DTypeError, match=r"reduce_and.*: need integers or bool, got f32\[2,3\]"):
         reduce_and(x, [0])
-    with pytest.raises(DTypeError, match="reduce_prod: need numbers, got bool"):
+    with pytest.raises(DTypeError, match="reduce_prod.*: need numbers, got bool"):
         reduce_prod(x.astype(bool), [0])
     with pytest.raises(ShapeError, match=r"argmax: axis 0 of f32\[0,3\] is empty"):
         argmax(x[:0], 0)

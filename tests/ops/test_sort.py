@@ -128,7 +128,7 @@ def test_errors():
         sort(())
     with pytest.raises(ShapeError, match=r"top_k: k = 4 must be .* last axis of f32\[2,3\]"):
         top_k(x, 4)
-    with pytest.raises(DTypeError, match="top_k: need real numbers"):
+    with pytest.raises(DTypeError, match="top_k.*: need real numbers"):
         top_k(x.astype(np.complex64), 1)
 
 

@@ -141,9 +141,8 @@ class Machine(Walker):
             self.bands[s.c.number] = np.full(s.m * s.n * s.out.itemsize, 0xCB, BYTE)
         c = matrix(None, (s.m, s.n), s.c_strides, [x[3] for x in s.batch])
         c[...] = np.matmul(a.astype(s.out), b.astype(s.out))
-        for i in range(0 if s.finish is None else s.finish.length):
-            self.counters[s.finish.number] = i
-            self.run(s.finish.body)
+        if s.finish is not None:
+            self.loop(s.finish)
 
     def attention(self, s: AttentionStep) -> None:
         """Attend, or compute the cotangents of attention."""

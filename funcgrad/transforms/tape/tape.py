@@ -203,7 +203,7 @@ class TapeTrace(Trace):
             loud(before)
         return self._made(rule, out, residuals, (i, j))
 
-    def _made(self, rule: LinearRule, out: ndarray, residuals: list, places: tuple) -> Value:
+    def _made(self, rule: LinearRule, out: np.ndarray, residuals: list, places: tuple) -> Value:
         """A result, and the node that leads back from it."""
         if rule.pull is None:
             return Array(out, rule.aval.weak_type, rule.aval)

@@ -245,7 +245,7 @@ def test_weak_arrays_under_another_default():
 def test_gcd_of_zeros_and_negative_numbers():
     x, y = np.array([0, 0, -12, 12]), np.array([0, 5, 18, -18])
     same_as_numpy(fnp.gcd, np.gcd, x, y)
-    with pytest.raises(DTypeError, match="gcd: need integers"):
+    with pytest.raises(DTypeError, match="gcd.*: need integers"):
         fnp.gcd(1.5, 2)
 
 

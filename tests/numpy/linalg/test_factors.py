@@ -122,7 +122,7 @@ X = np.ones((2, 3))
 ERRORS = [
     (lambda: fnp.linalg.cholesky(X), ShapeError, "cholesky: need square"),
     (lambda: fnp.linalg.qr(X, "raw"), ValueError, "mode must be"),
-    (lambda: fnp.linalg.svd(X.astype(np.float16)), DTypeError, "svd: need float32"),
+    (lambda: fnp.linalg.svd(X.astype(np.float16)), DTypeError, "svd.*: need float32"),
     (lambda: fnp.linalg.svd(X, hermitian=True), ShapeError, "svd: need square"),
     (lambda: fnp.linalg.eigh(np.eye(2), "M"), ValueError, "UPLO must be"),
     (lambda: fnp.linalg.svdvals([1.0]), TypeError, "svdvals: x is a list"),

@@ -165,7 +165,7 @@ ERRORS = [
     (lambda: fnp.searchsorted(X, 1.0), ShapeError, "a must be a vector"),
     (lambda: fnp.searchsorted(X[0], 1.0, "middle"), ValueError, "'left' or 'right'"),
     (lambda: fnp.searchsorted(X[0], 1.0, method="guess"), ValueError, "method must be one of"),
-    (lambda: fnp.searchsorted(X[0], 1j), DTypeError, "searchsorted: need real numbers"),
+    (lambda: fnp.searchsorted(X[0], 1j), DTypeError, "searchsorted.*: need real numbers"),
     (lambda: fnp.digitize(X, X), ShapeError, "bins must be a vector"),
 ]
 

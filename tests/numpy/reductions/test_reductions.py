@@ -284,7 +284,7 @@ def test_equal_maxima_share_the_derivative():
         (lambda: fnp.argmax(fnp.zeros(0)), ShapeError, "argmax: .*empty"),
         (lambda: fnp.argmax(fnp.zeros((0, 3)), axis=0), ShapeError, "argmax: .*empty"),
         (lambda: fnp.nanvar(X, dtype=int), DTypeError, "nanvar: dtype must be floating-point"),
-        (lambda: fnp.argmax(fnp.array([1j])), DTypeError, "argmax: need real numbers"),
+        (lambda: fnp.argmax(fnp.array([1j])), DTypeError, "argmax.*: need real numbers"),
         (lambda: fnp.sum([1, 2]), TypeError, "sum: a is a list"),
         (lambda: fnp.sum(X, where=np.ones(3, bool)), ShapeError, "sum: .*broadcast"),
     ],

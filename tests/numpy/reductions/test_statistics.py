@@ -144,7 +144,7 @@ ERRORS = [
     (lambda: fnp.cov(np.ones((2, 2, 2))), ShapeError, "at most two axes"),
     (lambda: fnp.cov(X, fweights=X), DTypeError, "fweights must be integers"),
     (lambda: fnp.cov(X, aweights=X[:2]), ShapeError, "one for each of 6 observations"),
-    (lambda: fnp.histogram(fnp.array([1j])), DTypeError, "histogram: need real numbers"),
+    (lambda: fnp.histogram(fnp.array([1j])), DTypeError, "histogram.*: need real numbers"),
 ]
 
 

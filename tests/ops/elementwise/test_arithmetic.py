@@ -258,15 +258,15 @@ def test_types():
     strong = ops.mul(np.ones(2, ml_dtypes.bfloat16), 2.0)
     assert not strong.weak_type
     assert strong.dtype == ml_dtypes.bfloat16
-    with pytest.raises(DTypeError, match="sub: need numbers, got bool"):
+    with pytest.raises(DTypeError, match="sub.*: need numbers, got bool"):
         ops.sub(True, False)
     with pytest.raises(DTypeError, match="mul: operands must have one dtype, got f64.*f32"):
         ops.mul(np.ones(2), np.ones(2, np.float32))
     with pytest.raises(ShapeError, match="mul: operands must have one shape"):
         ops.mul(np.ones(2), np.ones((1, 2)))
-    with pytest.raises(DTypeError, match="sqrt: need floating-point or complex"):
+    with pytest.raises(DTypeError, match="sqrt.*: need floating-point or complex"):
         ops.sqrt(2)
-    with pytest.raises(DTypeError, match="real: need complex"):
+    with pytest.raises(DTypeError, match="real.*: need complex"):
         ops.real(2.0)
     with pytest.raises(TypeError, match="neg: argument 0 must be an array"):
         ops.neg([1.0])
@@ -278,7 +278,7 @@ def test_types():
 
 
 def test_remainder_of_a_dtype_without_order_is_an_error():
-    with pytest.raises(DTypeError, match="rem: need real numbers"):
+    with pytest.raises(DTypeError, match="rem.*: need real numbers"):
         ops.rem(1j, 2j)
 
 

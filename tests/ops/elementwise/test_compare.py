@@ -172,7 +172,7 @@ def test_only_integers_have_shifts(op):
 
 
 def test_only_bits_have_logic():
-    with pytest.raises(DTypeError, match=r"and: need bool or integers, got f32\[\]"):
+    with pytest.raises(DTypeError, match=r"and.*: need bool or integers, got f32\[\]"):
         ops.bitwise_and(1.0, 2.0)
     with pytest.raises(DTypeError, match="eq: operands must have one dtype"):
         ops.eq(np.int32(1), np.int8(1))

@@ -214,7 +214,7 @@ def test_clamp(rng):
     check_dims(ops.clamp, [np.array(-0.5), inner, high])
     (t,) = jvp(lambda x: ops.clamp(-1.0, x, 1.0), [Array(x)], [Array(np.ones(6))])
     assert np.asarray(t).tolist() == [0, 0, 1, 0, 0, 0]
-    with pytest.raises(DTypeError, match="clamp: need real numbers"):
+    with pytest.raises(DTypeError, match="clamp.*: need real numbers"):
         ops.clamp(0j, 1j, 2j)
 
 
@@ -256,7 +256,7 @@ def test_reduce_precision_rules(rng):
     check_vmap(lambda x: ops.reduce_precision(x, 8, 2), [x], rng)
     with pytest.raises(ValueError, match="exponent_bits ≥ 1"):
         ops.reduce_precision(x, 0, 2)
-    with pytest.raises(DTypeError, match="reduce_precision: need float16"):
+    with pytest.raises(DTypeError, match="reduce_precision.*: need float16"):
         ops.reduce_precision(1, 5, 2)
 
 

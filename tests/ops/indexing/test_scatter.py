@@ -189,7 +189,7 @@ def test_shape_errors(updates, numbers, error, words):
 def test_dtype_errors():
     with pytest.raises(DTypeError, match=r"scatter: updates must have the operand's dtype"):
         ops.scatter(x34, at, np.zeros((2, 4)), ROW)
-    with pytest.raises(DTypeError, match="scatter_add: need numbers, got operand bool"):
+    with pytest.raises(DTypeError, match="scatter_add.*: need numbers, got operand bool"):
         ops.scatter_add(x34 > 0, at, np.zeros((2, 4), bool), ROW)
-    with pytest.raises(DTypeError, match="scatter_min: need real numbers"):
+    with pytest.raises(DTypeError, match="scatter_min.*: need real numbers"):
         ops.scatter_min(x34 * 1j, at, np.zeros((2, 4), "complex64"), ROW)

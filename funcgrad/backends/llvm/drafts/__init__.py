@@ -2,7 +2,6 @@
 
 - `attention`: attention, by its formula or as steps
 - `cuts`: how these are cut into tasks
-- `finishes`: products of integers with what scales and rounds their sums, task by task
 - `bands`: products of many short rows and what consumes them, some rows at a time
 - `finishes`: products of integers, whose tasks make of their rows what consumes these
 """
