@@ -142,7 +142,9 @@ class Machine(Walker):
         c = matrix(None, (s.m, s.n), s.c_strides, [x[3] for x in s.batch])
         c[...] = np.matmul(a.astype(s.out), b.astype(s.out))
         if s.finish is not None:
-            self.loop(s.finish)
+            for i in range(s.finish.length):
+                self.counters[s.finish.number] = i  # whose band has the sums
+                self.steps(s.finish.body)
 
     def attention(self, s: AttentionStep) -> None:
         """Attend, or compute the cotangents of attention."""
