@@ -66,8 +66,8 @@ def test_batching_axes_in_another_order():
         update_window_dims=(1,),
         inserted_window_dims=(1,),
         scatter_dims_to_operand_dims=(1,),
-        operand_batching_dims=(3, 0),
-        scatter_indices_batching_dims=(0, 1),
+        operand_batching_dims=(0, 3),
+        scatter_indices_batching_dims=(1, 0),
     )
     i = np.array([[[0], [4]], [[2], [-1]], [[1], [3]]])
     u = np.arange(24.0, dtype=np.float32).reshape(3, 4, 2) - 7
