@@ -1,5 +1,6 @@
 # make demo     train a small GPT on real text (ARGS="--steps 200" passes options on)
-# make test     lint, types and the whole test suite
+# make test     lint, types and the test suite: of tests with many rows some
+# make test-more    the other rows, and tests that take long
 # make test-peers   tests against PyTorch, JAX, ONNX Runtime and others, in an environment of theirs
 # make lint     ruff and mypy alone
 # make bench    the same work on funcgrad, JAX, PyTorch and NumPy, side by side
@@ -17,7 +18,7 @@ ARGS ?=
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-peers lint bench docs clean
+.PHONY: demo test test-more test-peers lint bench docs clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.examples
@@ -27,6 +28,10 @@ demo: $(VENV)/.examples
 test: lint
 	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 \
 	    $(BIN)/python -m pytest -n $(JOBS) --dist worksteal --durations 10 $(ARGS)
+
+test-more: $(VENV)/.test
+	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 \
+	    $(BIN)/python -m pytest -n $(JOBS) --dist worksteal --more $(ARGS)
 
 test-peers:
 	$(MAKE) VENV=$(PEERS) $(PEERS)/.peers

@@ -33,7 +33,11 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
 def pytest_addoption(parser):
-    parser.addoption("--slow", action="store_true", help="the tests that take minutes, too")
+    parser.addoption("--slow", action="store_true", help="all rows, and tests that take minutes")
+    parser.addoption(
+        "--more", action="store_true",
+        help="what a run leaves out by default and that isn't slow: long tests, and further rows",
+    )  # fmt: skip
     parser.addoption(
         "--all-cuts", default="", metavar="K/N",
         help="ops on meshes: part K of N of all combinations of the operands' cuts",
@@ -81,17 +85,33 @@ def missing_mpi() -> str | None:
     return None
 
 
-def sampled(items) -> set[str]:
-    """The rows to leave out of tests marked sampled(k): of each all but one in k, by their names,
-    so that they are the same on every run and all values of all parameters come up."""
+def by_test(items) -> dict[str, list]:
+    """The rows of each test, in an order that their names give them: which rows are left out is
+    the same on every run, and all values of all parameters come up."""
     rows = defaultdict(list)
     for item in items:
-        if mark := item.get_closest_marker("sampled"):
-            rows[item.nodeid.partition("[")[0], mark.args[0]].append(item.nodeid)
+        rows[item.nodeid.partition("[")[0]].append(item)
+    for each in rows.values():
+        each.sort(key=lambda item: zlib.crc32(item.nodeid.encode()))
+    return rows
+
+
+def sampled(items) -> set[str]:
+    """The rows to leave out of tests marked sampled(k): of each all but one in k."""
     left = set()
-    for (_, k), names in rows.items():
-        names.sort(key=lambda name: zlib.crc32(name.encode()))
-        left.update(names[-(-len(names) // k) :])
+    for rows in by_test(items).values():
+        if mark := rows[0].get_closest_marker("sampled"):
+            left.update(item.nodeid for item in rows[-(-len(rows) // mark.args[0]) :])
+    return left
+
+
+def further(items) -> set[str]:
+    """What `make test` leaves to `make test-more`: tests marked long, and of those with many rows
+    all but some."""
+    left = set()
+    for rows in by_test(items).values():
+        long = rows[0].get_closest_marker("long")
+        left.update(item.nodeid for item in rows[0 if long else 4 + len(rows) // 8 :])
     return left
 
 
@@ -119,10 +139,22 @@ def skip_what_is_missing(config, items) -> set[str]:
     return left
 
 
+def left_out(config, items) -> set[str]:
+    """The tests that the command line doesn't ask for."""
+    asked = config.args
+    if config.getoption("--slow") or any("[" in arg for arg in asked):
+        return set()
+    left = sampled(items)
+    if config.getoption("markexpr") or any(".py" in arg for arg in asked):
+        return left
+    rest = [item for item in items if item.nodeid not in left]
+    # Those beside other libraries have a run of their own.
+    more = further([item for item in rest if not item.nodeid.startswith("tests/peers")])
+    return {item.nodeid for item in items} - more if config.getoption("--more") else left | more
+
+
 def pytest_collection_modifyitems(config, items):
-    left = set()
-    if not any("[" in arg for arg in config.args):
-        left |= set() if config.getoption("--slow") else sampled(items)
+    left = left_out(config, items)
     left |= skip_what_is_missing(config, [item for item in items if item.nodeid not in left])
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left])
     items[:] = [item for item in items if item.nodeid not in left]

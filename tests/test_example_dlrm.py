@@ -50,6 +50,7 @@ def test_it_learns_and_serves(dlrm, tmp_path, capsys):
     assert len(re.findall(r"\d+ \(\d+%\)", said)) == 5
 
 
+@pytest.mark.long
 def test_a_resumed_run_is_the_whole_run(dlrm, whole, tmp_path):
     dlrm.main([*SMALL, "--out", str(tmp_path), "--stop-at", "20"])
     assert len(losses(tmp_path)) == 20

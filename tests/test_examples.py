@@ -43,6 +43,7 @@ def test_it_learns_and_leaves_its_files(whole):
     assert sorted(p.name for p in whole.iterdir()) == ["checkpoints", "loss.png"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("layout", ["fsdp", "tensor"])
 def test_a_resumed_run_is_the_whole_run(gpt, whole, tmp_path, capsys, layout):
     gpt.main([*SMALL, "--out", str(tmp_path), "--stop-at", "35"])

@@ -18,6 +18,7 @@ def example():
     sys.path.remove(str(EXAMPLES))
 
 
+@pytest.mark.long
 def test_schedules_have_the_losses_of_no_pipeline(example, capsys):
     losses = example.main([*SMALL, "--schedule", "none", "--devices", "2"])
     found = example.main([*SMALL, "--schedule", "zb-h1", "--devices", "2"])

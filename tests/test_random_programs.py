@@ -237,6 +237,7 @@ def test_stacks_of_transformations_of_integers(data):
     check_integers(choose, *integer_program(choose))
 
 
+@pytest.mark.long
 @given(st.data())
 def test_both_modes(data):
     choose = Drawn(data.draw)

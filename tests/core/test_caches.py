@@ -102,6 +102,7 @@ print((sizes[-1] - sizes[0]) / (3 * n))
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("n", [60, pytest.param(500, marks=pytest.mark.slow)])
 def test_memory_of_many_functions_is_bounded(n, monkeypatch):
@@ -145,6 +146,7 @@ print((sizes[-1] - sizes[1]) / (6 * n))
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("n", [60, pytest.param(500, marks=pytest.mark.slow)])
 def test_memory_of_many_kinds_of_arguments_is_bounded(n, monkeypatch, tmp_path):

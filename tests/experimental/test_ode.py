@@ -78,6 +78,7 @@ def test_derivatives_of_both_orders(case, rng):
     np.testing.assert_allclose(found, slope, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.long
 def test_forward_mode_gives_the_same(rng):
     f, y, t, args = CASES["pendulum"]
     solve = fg.jit(lambda y, t, *args: odeint(f, y, t, *args))

@@ -90,6 +90,7 @@ def test_checkpoints_load_on_other_layouts(tmp_path):
             np.testing.assert_array_equal(np.asarray(x), want)
 
 
+@pytest.mark.long
 @pytest.mark.mpi
 def test_on_ranks(ranks):
     assert ranks(4).run("tests.parallel.jobs_layouts:pairs") == [[]] * 4

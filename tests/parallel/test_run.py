@@ -74,6 +74,7 @@ if os.environ.get("PMI_RANK") and os.environ["FUNCGRAD_ATTEMPT"] == "0":
 """
 
 
+@pytest.mark.long
 def test_ranks_killed_while_they_start_leave_no_names(tmp_path):
     """As soon as they have mapped MPI's memory, whose names are still there."""
     (tmp_path / "sitecustomize.py").write_text(EARLY)

@@ -30,6 +30,7 @@ def supervised(folder, kills, steps, job=SURVIVOR, ranks="2"):
     return loss, done.stderr.count("restarting")
 
 
+@pytest.mark.long
 def test_kills_leave_no_trace(tmp_path, request):
     traces = Traces()
     kills, steps = (100, 2500) if request.config.getoption("--slow") else (3, 100)

@@ -34,6 +34,7 @@ def same_after(tmp_path, kills):
     assert want["auc"] > 0.5
 
 
+@pytest.mark.long
 def test_a_kill(tmp_path):
     same_after(tmp_path, 1)
 

@@ -153,6 +153,7 @@ def test_loops_inside():
     compare(run, np.int32(3), floats(7))
 
 
+@pytest.mark.long
 def test_turns_that_carry_nothing_are_points():
     planned = compare(lambda xs: [lax.map(lambda n: collatz(n)[1], xs)],
                       np.arange(1, 300, dtype=np.int32), exact=True)  # fmt: skip

@@ -265,6 +265,7 @@ def test_code_of_functions_that_died_is_unloaded():
     np.testing.assert_array_equal(run(5)[1], run(5)[1])
 
 
+@pytest.mark.long
 def test_threads_that_compile_and_forget():
     faults = []
 

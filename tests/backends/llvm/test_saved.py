@@ -112,6 +112,7 @@ def test_second_process_loads_no_compiler(folder):
         assert run(PROGRAMS) == [*first, "no compiler"]
 
 
+@pytest.mark.long
 def test_damaged_files_are_made_again(folder):
     good = "[1. 2. 3.]"
     assert run(ADD) == [f"{good} True"]

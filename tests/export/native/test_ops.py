@@ -53,6 +53,7 @@ def run(library, args, outs):
     return [ctypes.string_at(at, a.nbytes) for (_, at), a in zip(results, outs, strict=True)]
 
 
+@pytest.mark.long
 def test_all_ops_in_one_library(tmp_path):
     fun, args = golden([r for r in POSSIBLE if not is_refused(r)])
     f = fg.jit(fun)

@@ -88,6 +88,7 @@ def test_like_the_whole(case, rng):
     close(fg.jit(partial(gradients, attend))(*xs), gradients(dense, *xs))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("devices", [1, 4])
 def test_zigzag_is_the_whole_in_another_order(devices, rng):
     xs, dense = values(rng), partial(nn.dot_product_attention, is_causal=True)

@@ -42,6 +42,7 @@ def test_mpi_alone(ranks):
     pool.stop()
 
 
+@pytest.mark.long
 def test_several_nodes(ranks):
     pool = ranks(4, FUNCGRAD_RANKS_PER_NODE="2")
     assert pool.run("tests.parallel.jobs:where")[0][2] == "NodesCommunicator"

@@ -96,6 +96,7 @@ def test_losses_of_twenty_steps(schedule):
     close(jobs.losses(schedule, make_mesh(2, "pp")), jobs.losses_alone(), 1e-5)
 
 
+@pytest.mark.long
 def test_on_ranks(ranks):
     want = jobs.losses_alone()
     for found in ranks(4).run(f"{JOBS}:losses_of_all"):

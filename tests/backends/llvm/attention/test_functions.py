@@ -297,6 +297,7 @@ def test_threads_change_nothing(threads, ranges):
             np.testing.assert_array_equal(got[x], wanted[x])
 
 
+@pytest.mark.long
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("cpu", ["x86-64", "haswell"])
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -312,6 +313,7 @@ def test_other_targets(dtype, cpu):
         check(*with_pairs(name, dtype, target=target), dtype)
 
 
+@pytest.mark.long
 def test_columns_that_do_not_divide_a_block(monkeypatch):
     """With three vectors, as some processors have, a block's last panel has few queries."""
     host = engine().target
@@ -350,6 +352,7 @@ def asked():
     return target, found, functions
 
 
+@pytest.mark.long
 def test_tasks_ask_for_what_room_says(asked, monkeypatch):
     """All dtypes and ops, sums of dq that are tasks' own and of all, with pairs and without."""
     target, found, _ = asked

@@ -234,6 +234,7 @@ def test_no_loop_is_told_to_become_what_it_cannot():
     assert [path.name for path in sources if demand.search(path.read_text())] == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("axis", [1, 2])
 def test_nothing_of_llvm_s_reaches_the_standard_error(monkeypatch, capfd, dtype, axis):

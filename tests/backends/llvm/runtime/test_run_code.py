@@ -27,6 +27,7 @@ def test_interrupts_end_what_has_no_end(name):
     run("endless", name)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "what", ["at_random_times", "memory", "donated", "handlers", "other_threads", "children"]
 )
