@@ -167,7 +167,7 @@ def test_bit_counts(dtype):
 @pytest.mark.parametrize("op", [*SHIFTS, ops.clz, ops.population_count], ids=name)
 def test_only_integers_have_shifts(op):
     args = [True] * (2 if op in SHIFTS else 1)
-    with pytest.raises(DTypeError, match=f"{op.name}: need integers, got bool"):
+    with pytest.raises(DTypeError, match=f"{op.name} .*: need integers, got bool"):
         op(*args)
 
 

@@ -97,7 +97,7 @@ def test_operands_without_a_derivative_say_so(op, reference, args, smooth):
         primals = [Array(a) for a in args]
         with pytest.raises(DifferentiationError, match=f"{op.name} has no differentiation rule"):
             jvp(lambda x, i=i: op(*primals[:i], x, *primals[i + 1 :]), [primals[i]], [primals[i]])
-    with pytest.raises(DTypeError, match=f"{op.name}: need floating-point numbers, got i32"):
+    with pytest.raises(DTypeError, match=f"{op.name} .*: need floating-point numbers, got i32"):
         op(*(1 for _ in args))
 
 

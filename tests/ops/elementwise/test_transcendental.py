@@ -55,7 +55,7 @@ def test_values(op, reference, x, dtype, rng):
 
 @pytest.mark.parametrize(("op", "reference", "x"), UNARY, ids=name)
 def test_integers_have_no_transcendental_functions(op, reference, x):
-    with pytest.raises(DTypeError, match=f"{op.name}: need floating-point or complex numbers"):
+    with pytest.raises(DTypeError, match=f"{op.name} .*: need floating-point or complex numbers"):
         op(1)
 
 

@@ -333,7 +333,7 @@ def test_shared_operands_are_not_copied_for_each_lane():
         (lambda: lax.switch(1.5, [fnp.sin, fnp.cos], X), r"index must be an integer, got f32\[\]"),
         (lambda: lax.switch(1, [], X), "need at least one function"),
         (lambda: lax.switch(X, [fnp.sin, fnp.cos], X), "index must be a scalar"),
-        (lambda: lax.switch(0, [lambda: np.float16(1), lambda: 1.0, lambda: np.float64(1)]),
+        (lambda: lax.switch(0, [lambda: np.float16(1), lambda: 1.0, lambda: fnp.ones((), "float64")]),
          r"f16\[\] .*f32\[\] \(weak\).*f64\[\]"),
     ],
 )  # fmt: skip

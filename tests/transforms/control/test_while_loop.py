@@ -152,7 +152,7 @@ def test_the_index_takes_the_carrys_dtype():
         assert lax.fori_loop(0, 3, lambda i, c: c + i, x).dtype == x.dtype
         assert fg.jit(lambda v: lax.fori_loop(0, 3, lambda i, c: c + i, v))(x).dtype == x.dtype
     seen = []
-    lax.fori_loop(np.int64(0), 3, lambda i, c: seen.append(i.dtype.name) or c, 0.0)
+    lax.fori_loop(fnp.asarray(np.int64(0)), 3, lambda i, c: seen.append(i.dtype.name) or c, 0.0)
     assert seen[0] == "int64"
 
 
