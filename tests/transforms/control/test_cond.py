@@ -13,6 +13,7 @@ from funcgrad.errors import ControlFlowError
 from funcgrad.transforms.passes.simplify import simplify
 
 X = np.array([1.0, -2.0, 3.0], np.float32)
+WIDE = np.ones((), np.float64)
 jits = pytest.mark.parametrize(
     "jit",
     [lambda f: f, fg.jit, *(functools.partial(fg.jit, backend=b) for b in ("numpy", "plain"))],
@@ -333,7 +334,7 @@ def test_shared_operands_are_not_copied_for_each_lane():
         (lambda: lax.switch(1.5, [fnp.sin, fnp.cos], X), r"index must be an integer, got f32\[\]"),
         (lambda: lax.switch(1, [], X), "need at least one function"),
         (lambda: lax.switch(X, [fnp.sin, fnp.cos], X), "index must be a scalar"),
-        (lambda: lax.switch(0, [lambda: np.float16(1), lambda: 1.0, lambda: fnp.ones((), "float64")]),
+        (lambda: lax.switch(0, [lambda: np.float16(1), lambda: 1.0, lambda: WIDE]),
          r"f16\[\] .*f32\[\] \(weak\).*f64\[\]"),
     ],
 )  # fmt: skip
