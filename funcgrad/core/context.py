@@ -80,7 +80,7 @@ class Context:
         which collectives on plain arrays are done
     logs: what is logged as warnings: "compiles", "misses" of caches
     sequences: how attention of sequences that are cut over devices is done; "auto": as suits it
-    products: how products with gathers and scatters are done; "auto": as suits them
+    products: how products with gathers and scatters are done; "whole": one after the other
     mesh: what specs are of that are given without one; None where none is set
     exact: whether products that don't say how exact they are to be are as exact as can be
     device: where arrays are made of which nothing says where; None: on the host
@@ -200,7 +200,7 @@ class Context:
 # core.array completes the root with the trace that evaluates.
 ROOT = Context(
     None, {}, (), np.dtype("float32"), np.dtype("int32"), (), False, None, None,  # type: ignore[arg-type]
-    frozenset(), "auto", "auto", None, False, None,
+    frozenset(), "auto", "whole", None, False, None,
 )  # fmt: skip
 variable: ContextVar[Context] = ContextVar("funcgrad", default=ROOT)
 current = variable.get

@@ -80,11 +80,12 @@ def tensor_products(way: Way) -> Iterator[None]:
     the sequence, forward and backward.
 
     way: "ring": block by block, as `all_gather_matmul` and `matmul_reduce_scatter` do; "whole": all
-    is gathered before a product, and a sum is scattered when all of it is there; "auto", which
-    holds outside of such a block: the ring where a block has 4 MiB or more, there are no more than
-    16 devices, all of which aren't of one process, and what is gathered was computed just before.
-    Weights, which are inputs, can be fetched early instead. It holds for programs that are traced
-    and compiled within the block.
+    is gathered before a product, and a sum is scattered when all of it is there, which holds
+    outside of such a block: where devices share memory, the ring takes somewhat longer; "auto",
+    for links that are slow beside products: the ring where a block has 4 MiB or more, there are no
+    more than 16 devices, all of which aren't of one process, and what is gathered was computed
+    just before. Weights, which are inputs, can be fetched early instead. It holds for programs that
+    are traced and compiled within the block.
 
     What other operations want of a gathered array, too, is put together from the blocks. A device
     sends the same bytes in all ways, and sums differ in their order.
