@@ -191,20 +191,22 @@ class Packed:
                     self._round(code, job, sums.get(), (i0, i1), (j0, j1))
             if apart is not None:
                 with code.when(job["finish"].ne(0)):
-                    kind = ir.FunctionType(VOID, [PTR, I64, I64, PTR])
-                    finish = Called(job.pointer_at("finish"), kind)
-                    row, first = job["ic"], code.at(at, 0 - job["ic"] * n, acc)
-                    code.call(finish, job.pointer_at("around"), row + i0, row + i1, first)
-        if rounds is not None:
-            with code.when(rounds):
-                code.call(self.parts.give, sums.get())
-        if apart is not None:
-            with code.when(apart):
-                code.call(self.parts.give, sums.get())
+                    self._finish(code, job, at, (i0, i1))
+        for aside in (rounds, apart):
+            if aside is not None:
+                with code.when(aside):
+                    code.call(self.parts.give, sums.get())
         with code.when(~prepacked):
             code.call(self.parts.give, own.get())
         code.ret()
         return code.function
+
+    def _finish(self, code: Code, job: Record, sums: ir.Value, rows: tuple[Int, Int]) -> None:
+        """Rows of the block, given to what consumes them; sums: where its first one would lie."""
+        finish = Called(job.pointer_at("finish"), ir.FunctionType(VOID, [PTR, I64, I64, PTR]))
+        above, (begin, end) = job["ic"], rows
+        first = code.at(sums, 0 - above * job["nl"], self.fmt.acc)
+        code.call(finish, job.pointer_at("around"), above + begin, above + end, first)
 
     def _round(
         self, code: Code, job: Record, sums: ir.Value, rows: tuple[Int, Int], cols: tuple[Int, Int]
