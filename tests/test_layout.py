@@ -53,7 +53,8 @@ LAYERS = [
     ["backends"],
     ["parallel", "sharding"],
     ["io"],
-    ["adapters", "quantization", "recsys", "export"],
+    ["adapters", "quantization", "recsys"],
+    ["export"],
     ["serve"],
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}

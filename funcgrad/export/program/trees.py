@@ -1,33 +1,24 @@
 """Structures of pytrees as JSON, and back, and what registers classes for that.
 
-A file names a class by the name under which it was registered; nothing is imported to find it. The
-library's own named tuples and random keys are registered.
+A file names a class by the name under which it was registered; nothing of a user's is imported to
+find it. The library's own classes need no registration.
 """
 
 from __future__ import annotations
 
 import collections
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from funcgrad import optim, tree
+from funcgrad import tree
 from funcgrad.errors import ArgumentError, ExportError, FormatError
+from funcgrad.export.program.own_classes import build, own_class, own_name, write_static
 from funcgrad.export.program.values import Json, short
-from funcgrad.numpy.linalg import factors, solvers
-from funcgrad.numpy.manipulation import sets
-from funcgrad.random.keys import Key
 from funcgrad.tree import PyTreeDef
 from funcgrad.tree.kinds import kind_of
 
 _C = TypeVar("_C", bound=type)
 
-# Where the library's own named tuples are, by what their names begin with in files.
-_HOMES = {
-    "optim": vars(optim),
-    "numpy.linalg": {**vars(factors), **vars(solvers)},
-    "numpy": vars(sets),
-}
 _LEAF = "*"
 _KEYS = (str, int, bool, type(None))
 
@@ -77,13 +68,13 @@ def register_pytree_node_serialization(
     4.0
     """
 
-    def build(blob: bytes, children: Sequence) -> Any:
+    def node(blob: bytes, children: Sequence) -> Any:
         data = deserialize_auxdata(blob)
         if from_children is not None:
             return from_children(data, tuple(children))
         return _unflatten(nodetype, data, children)
 
-    _add(serialized_name, _Registered(nodetype, serialize_auxdata, build))
+    _add(serialized_name, _Registered(nodetype, serialize_auxdata, node))
     return nodetype
 
 
@@ -115,32 +106,13 @@ def _named_tuple(cls: type) -> _Registered:
 
 
 def _add(name: str, entry: _Registered) -> None:
-    if name in _table():
+    taken = _registered[name].cls if name in _registered else own_class(name)
+    if taken is not None:
         raise ArgumentError(
-            f"export: the name {name!r} is taken by {_table()[name].cls.__name__}: choose another "
+            f"export: the name {name!r} is taken by {taken.__name__}: choose another "
             f"serialized_name for {entry.cls.__name__}"
         )
     _registered[name] = entry
-
-
-@functools.cache
-def _table() -> dict[str, _Registered]:
-    """All that is registered, beginning with what the library has."""
-    for home, held in _HOMES.items():
-        for name, cls in sorted(held.items()):
-            if isinstance(cls, type) and issubclass(cls, tuple) and hasattr(cls, "_fields"):
-                _registered.setdefault(f"{home}.{name}", _named_tuple(cls))
-    _registered["random.Key"] = _Registered(
-        Key, lambda impl: impl.encode(), lambda blob, xs: Key(xs[0], _generator(blob))
-    )
-    return _registered
-
-
-def _generator(blob: bytes) -> str:
-    name = blob.decode()
-    if name not in ("threefry2x32", "rbg", "unsafe_rbg"):
-        raise FormatError(f"{short(name)} is no generator of random bits")
-    return name
 
 
 def _unflatten(cls: type, data: Any, children: Sequence) -> Any:
@@ -170,9 +142,11 @@ def tree_to_json(treedef: PyTreeDef, what: str) -> Json:
     if cls in (dict, collections.OrderedDict) and all(type(k) in _KEYS for k in data):
         pairs = [[k, child] for k, child in zip(data, children, strict=True)]
         return {"dict" if cls is dict else "ordered": pairs}
-    for name, entry in _table().items():
+    for name, entry in _registered.items():
         if entry.cls is cls:
             return {"node": [name, entry.write(data).hex(), children]}
+    if (own := own_name(cls)) is not None:
+        return {"node": [own, write_static(cls, data).hex(), children]}
     raise ExportError(
         f"export: {what} has a node of class {cls.__name__}, which a file has no name for: give it "
         "one with export.register_pytree_node_serialization or "
@@ -215,11 +189,14 @@ def _build_dict(pairs: list, make: type) -> Any:
 def _build_node(name: Json, blob: Json, children: Json) -> Any:
     if not (isinstance(name, str) and isinstance(blob, str) and type(children) is list):
         raise FormatError(f"{short([name, blob])} is no node of a tree")
-    entry = _table().get(name)
-    if entry is None:
+    nodes = [_build(x) for x in children]
+    if name in _registered:
+        return _registered[name].build(bytes.fromhex(blob), nodes)
+    cls = own_class(name)
+    if cls is None:
         raise FormatError(
             f"the file has a node of the class {name!r}, which isn't known here: import what "
             "defines it and register it with export.register_pytree_node_serialization or "
             "export.register_namedtuple_serialization, then load"
         )
-    return entry.build(bytes.fromhex(blob), [_build(x) for x in children])
+    return build(cls, bytes.fromhex(blob), nodes)
