@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from funcgrad import debug, dtypes, errors, flatten_util, lax, numpy, ops, tree
 from funcgrad.core.array import Array
-from funcgrad.core.aval import ShapeDtypeStruct
 from funcgrad.core.caches import clear_caches
 from funcgrad.core.refs import Ref
 from funcgrad.core.settings import (
@@ -34,6 +33,7 @@ from funcgrad.core.settings import (
     transfer_guard_device_to_host,
     transfer_guard_host_to_device,
 )
+from funcgrad.core.shapes import ShapeDtypeStruct
 from funcgrad.ops.precision import default_matmul_precision
 from funcgrad.transforms.batching.vmap import vmap
 from funcgrad.transforms.callbacks import io_callback, pure_callback
@@ -44,15 +44,9 @@ from funcgrad.transforms.derivatives.checkpoint import (
 )
 from funcgrad.transforms.derivatives.custom import closure_convert, custom_jvp, custom_vjp
 from funcgrad.transforms.derivatives.forms import custom_gradient, fwd_and_bwd
-from funcgrad.transforms.derivatives.grad import (
-    grad,
-    jvp,
-    linear_transpose,
-    linearize,
-    value_and_grad,
-    vjp,
-)
+from funcgrad.transforms.derivatives.grad import grad, value_and_grad
 from funcgrad.transforms.derivatives.jacobian import hessian, jacfwd, jacrev
+from funcgrad.transforms.derivatives.linear import jvp, linear_transpose, linearize, vjp
 from funcgrad.transforms.host import block_until_ready, device_get, effects_barrier, live_arrays
 from funcgrad.transforms.jit.jit import jit
 from funcgrad.transforms.jit.make_jaxpr import eval_shape, make_jaxpr, typeof

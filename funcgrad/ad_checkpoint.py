@@ -17,7 +17,7 @@ from funcgrad.transforms.derivatives.checkpoint import (
     checkpoint_policies,
     name_p,
 )
-from funcgrad.transforms.derivatives.grad import vjp
+from funcgrad.transforms.derivatives.linear import vjp
 
 __all__ = [
     "checkpoint", "checkpoint_name", "checkpoint_policies", "print_saved_residuals",

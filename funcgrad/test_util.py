@@ -10,7 +10,7 @@ import numpy as np
 from funcgrad import dtypes, tree
 from funcgrad.core.array import raw
 from funcgrad.core.trace import aval_of
-from funcgrad.transforms.derivatives.grad import jvp, vjp
+from funcgrad.transforms.derivatives.linear import jvp, vjp
 
 __all__ = ["check_grads", "check_jvp", "check_vjp"]
 

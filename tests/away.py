@@ -5,9 +5,9 @@ import numpy as np
 
 from funcgrad.backends.numpy_eval import Interpreted, NumpyBackend
 from funcgrad.core import backend, buffers, context
-from funcgrad.core.array import DeviceArray
 from funcgrad.core.buffers import Memory, register_memory
 from funcgrad.core.ir import interpret
+from funcgrad.core.places.device_array import DeviceArray
 from funcgrad.core.sharding import Device
 from funcgrad.transforms.passes.simplify import simplify
 from tests.ops import elsewhere

@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from funcgrad.core.aval import ShapeDtypeStruct
-from funcgrad.core.staging import constant_p, stage
+from funcgrad.core.closed import constant_p
+from funcgrad.core.shapes import ShapeDtypeStruct
+from funcgrad.core.staging import stage
 from funcgrad.core.trace import aval_of
 from funcgrad.ops.base import sum_p
 from funcgrad.ops.collective import exchanges as ce
@@ -22,7 +23,7 @@ from funcgrad.transforms.control.custom_vmap import custom_vmap, custom_vmap_cal
 from funcgrad.transforms.derivatives import pullback
 from funcgrad.transforms.derivatives.checkpoint import checkpoint, checkpoint_p
 from funcgrad.transforms.derivatives.custom import custom_jvp, custom_vjp
-from funcgrad.transforms.derivatives.grad import jvp
+from funcgrad.transforms.derivatives.linear import jvp
 from funcgrad.transforms.jit.jit import jit
 from tests.op_samples_base import BOOL, F32, F64, FLOATS, I32, Arg, Domain, Row, case
 

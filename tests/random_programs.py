@@ -21,7 +21,8 @@ from funcgrad.transforms.control.scan import scan
 from funcgrad.transforms.control.while_loop import fori_loop, while_loop
 from funcgrad.transforms.derivatives.checkpoint import checkpoint
 from funcgrad.transforms.derivatives.custom import custom_jvp, custom_vjp
-from funcgrad.transforms.derivatives.grad import grad, jvp
+from funcgrad.transforms.derivatives.grad import grad
+from funcgrad.transforms.derivatives.linear import jvp
 from funcgrad.transforms.jit.jit import jit
 from tests.random_integers import WIDTHS, Integers
 from tests.random_steps import (

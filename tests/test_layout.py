@@ -60,7 +60,7 @@ LAYERS = [
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 # The packages inside of layers, from below: what is in none of a layer's may import all of them.
 PACKAGES = {
-    "core": ["process", "display", "telemetry", "eager"],
+    "core": ["process", "display", "telemetry", "places", "eager"],
     "ops": [
         "special_math", "elementwise", "indexing", "collective", "convolution", "linalg",
     ],
@@ -416,6 +416,20 @@ def test_reader_of_annotations(text, expected):
 def test_file_holds_one_idea(path):
     lines = len(path.read_text(encoding="utf-8").splitlines())
     assert lines <= MAX_LINES, f"{path.relative_to(ROOT)} has {lines} lines: it holds two ideas"
+
+
+WAY = (1, 2, 3, 4, 5, 8, 9, 11, 12)  # of `grad`, `vmap` and `jit`: rows of "A reading order"
+
+
+def test_the_way_of_grad_vmap_and_jit_is_read_in_an_hour_or_two():
+    page = ROOT / "docs" / "architecture.md"
+    order = page.read_text(encoding="utf-8").partition("\n## A reading order\n")[2]
+    rows = dict(re.findall(r"^\| (\d+) \|(.*)$", order.partition("\n## ")[0], re.M))
+    files = [page.parent / f for n in WAY for f in re.findall(r"\((\S+\.py)\)", rows[str(n)])]
+    assert len(files) >= 16
+    quick = [f for f in files if {"eager", "tape"} & set(f.parts)]
+    assert not quick, f"an idea is read without what makes it quick: {quick}"
+    assert sum(len(f.read_text(encoding="utf-8").splitlines()) for f in files) <= 3500
 
 
 @pytest.mark.skipif("funcgrad" not in MODULES, reason="the package has no __init__ yet")

@@ -23,7 +23,7 @@ from funcgrad.transforms.batching.vmap import vmap
 from funcgrad.transforms.control.cond import cond
 from funcgrad.transforms.control.scan import scan
 from funcgrad.transforms.derivatives.checkpoint import checkpoint
-from funcgrad.transforms.derivatives.grad import jvp, linearize, vjp
+from funcgrad.transforms.derivatives.linear import jvp, linearize, vjp
 from funcgrad.transforms.jit.jit import jit
 from funcgrad.transforms.jit.make_jaxpr import make_jaxpr
 from tests.op_samples_base import as_list

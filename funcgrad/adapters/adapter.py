@@ -17,7 +17,7 @@ import numpy as np
 
 import funcgrad.numpy as fnp
 from funcgrad import lax, tree
-from funcgrad.core.aval import ShapeDtypeStruct
+from funcgrad.core.shapes import ShapeDtypeStruct
 from funcgrad.core.trace import Tracer
 from funcgrad.transforms.weights.products import BATCH, CONTRACTED, FREE, Product, Rows
 from funcgrad.transforms.weights.weight import Cut, Weight

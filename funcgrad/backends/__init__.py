@@ -6,6 +6,7 @@ The face of the layer:
 - `machines`: what targets of machine code have in common
 - `plan`: from a jaxpr to a planned program: every tensor gets an address
 - `program`: planned programs: steps on memory, for a backend to emit
+- `program_text`: what prints them
 - `walker`: what does something with each of their steps
 - `measure`: what they do: operations, bytes, exchanges
 - `eager`: what eager operations with large results take of the compiler

@@ -32,6 +32,7 @@ from funcgrad.backends.program import (
     Step,
     WhileStep,
 )
+from funcgrad.backends.walker import Walker
 from funcgrad.core.record import Record, fresh
 
 # Scalar ops that move or compare are not counted, an elementary function counts as ten.
@@ -57,45 +58,62 @@ class Cost(Record):
 def measure(steps: Sequence[Step]) -> Cost:
     """The cost of steps: the dearest branch of each choice, one turn of a loop whose number of
     turns isn't known."""
-    total = Cost()
-    for step in steps:
-        total = total.plus(_step(step))
-    return total
+    meter = _Meter()
+    meter.steps(steps)
+    return meter.total
 
 
-def _step(step: Step) -> Cost:
-    if isinstance(step, KernelStep):
-        return Cost(kernel_flops(step.kernel), float(kernel_bytes(step.kernel)))
-    if isinstance(step, GemmStep):
-        batch = math.prod(n for n, *_ in step.batch)
-        m, n, k = step.m, step.n, step.k
+class _Meter(Walker):
+    """Adds up what steps cost."""
+
+    def __init__(self) -> None:
+        self.total = Cost()
+
+    def add(self, cost: Cost, times: int = 1) -> None:
+        """The cost of a step."""
+        self.total = self.total.plus(cost, times)
+
+    def kernel(self, s: KernelStep) -> None:
+        self.add(Cost(kernel_flops(s.kernel), float(kernel_bytes(s.kernel))))
+
+    def gemm(self, s: GemmStep) -> None:
+        batch = math.prod(n for n, *_ in s.batch)
+        m, n, k = s.m, s.n, s.k
         a, b = m * k, k * n
-        if step.axes is not None:
+        if s.axes is not None:
             # Windows share elements.
-            a = min(a, _span((*step.axes.m, *((size, x) for size, x, _ in step.axes.k))))
-            b = min(b, _span((*step.axes.n, *((size, y) for size, _, y in step.axes.k))))
-        c = 0 if step.apart else m * n * step.out.itemsize
-        moved = float(batch * ((a + b) * step.dtype.itemsize + c))
-        each = 8.0 if dtypes.is_complex(step.dtype) else 2.0
-        own = Cost(each * batch * m * n * k, moved)
-        return own if step.finish is None else own.plus(_step(step.finish))
-    if isinstance(step, AttentionStep):
-        return _attention(step)
-    if isinstance(step, CopyStep):
-        return Cost(moved=2.0 * step.nbytes)
-    if isinstance(step, HostStep):
-        return Cost(moved=float(sum(v.aval.nbytes for v in (*step.ins, *step.outs))))
-    if isinstance(step, ExchangeStep):
-        return Cost(traffic={f"{step.kind} count": 1.0, f"{step.kind} bytes": float(step.nbytes)})
-    if isinstance(step, LaneStep):
-        return Cost()
-    if isinstance(step, LoopStep):
-        return Cost().plus(measure(step.body), step.length)
-    if isinstance(step, CondStep):
-        costs = [measure(b) for b in step.branches]
-        return max(costs, key=lambda c: (c.flops, c.moved), default=Cost())
-    assert isinstance(step, WhileStep)
-    return measure((*step.test, *step.body))
+            a = min(a, _span((*s.axes.m, *((size, x) for size, x, _ in s.axes.k))))
+            b = min(b, _span((*s.axes.n, *((size, y) for size, _, y in s.axes.k))))
+        c = 0 if s.apart else m * n * s.out.itemsize
+        each = 8.0 if dtypes.is_complex(s.dtype) else 2.0
+        self.add(Cost(each * batch * m * n * k, float(batch * ((a + b) * s.dtype.itemsize + c))))
+        if s.finish is not None:
+            self.step(s.finish)
+
+    def attention(self, s: AttentionStep) -> None:
+        self.add(_attention(s))
+
+    def host(self, s: HostStep) -> None:
+        self.add(Cost(moved=float(sum(v.aval.nbytes for v in (*s.ins, *s.outs)))))
+
+    def exchange(self, s: ExchangeStep) -> None:
+        self.add(Cost(traffic={f"{s.kind} count": 1.0, f"{s.kind} bytes": float(s.nbytes)}))
+
+    def lane(self, s: LaneStep) -> None:
+        """Nothing that counts."""
+
+    def copy(self, s: CopyStep) -> None:
+        self.add(Cost(moved=2.0 * s.nbytes))
+
+    def cond(self, s: CondStep) -> None:
+        costs = [measure(b) for b in s.branches]
+        self.add(max(costs, key=lambda c: (c.flops, c.moved), default=Cost()))
+
+    def loop(self, s: LoopStep) -> None:
+        self.add(measure(s.body), s.length)
+
+    def while_(self, s: WhileStep) -> None:
+        self.steps((*s.test, *s.body))
 
 
 def _attention(step: AttentionStep) -> Cost:

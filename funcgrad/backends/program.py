@@ -18,14 +18,14 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from funcgrad.backends.late import Late
-from funcgrad.backends.loops.ir import Kernel, kernel_text
+from funcgrad.backends.loops.ir import Kernel
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.record import Record, fresh
 from funcgrad.core.source import Source
-from funcgrad.ops.convolution.conv import ARRAYS, third
+from funcgrad.ops.convolution.conv import ARRAYS
 
-display = Late("funcgrad.core.display.jaxpr_text")
+text = Late("funcgrad.backends.program_text")
 
 
 class Ref(Record):
@@ -396,7 +396,7 @@ class Program(Record):
         return list(found.values())
 
     def __repr__(self) -> str:
-        return program_text(self)
+        return text.program_text(self)
 
 
 def walk(steps: Sequence[Step]) -> Iterator[Step]:
@@ -416,114 +416,3 @@ def blocks(step: Step) -> tuple[tuple[Step, ...], ...]:
     if isinstance(step, GemmStep):
         return () if step.finish is None else ((step.finish,),)
     return (step.test, step.body) if isinstance(step, WhileStep) else ()
-
-
-# ---- text
-
-
-def _op_text(prim: Primitive, params: dict[str, Any]) -> str:
-    said = {k: v for k, v in params.items() if v is not None and not display.holds_programs(v)}
-    text = " ".join(f"{k}={display.param_text(v, '')}" for k, v in said.items())
-    return f"{prim.name}[{text}]" if text else f"{prim.name}"
-
-
-def _convolution_text(c: Convolution, windows: Windows | None) -> str:
-    sizes = (c.images, c.channels, *c.size), (c.features, *c.taps), c.places
-    images, kernel, result = ("x".join(map(str, x)) for x in sizes)
-    names = ("padding", "strides", "dilation", "holes", "groups", "phases")
-    more = {name: getattr(c, name) for name in names}
-    return (
-        f"; a convolution's {third(c.operands)}"
-        + ("" if windows is None else f" by windows of {'ab'[windows.operand]}")
-        + f": images {images}{' last' * c.last}, kernel {kernel}, result {result}"
-        + "".join(f", {k} {v}" for k, v in more.items() if v and set(v) not in ({1}, {(0, 0)}))
-    )
-
-
-def _kernel_op_text(s: KernelStep) -> str:
-    if (of := s.params.get("convolution")) is not None:
-        return _convolution_text(of, None)
-    return "" if s.prim is None else f"; {_op_text(s.prim, s.params)}"
-
-
-def _gemm_text(s: GemmStep) -> str:
-    batch = "".join(f" batch {n}({a},{b},{c})" for n, a, b, c in s.batch)
-    kind = s.dtype.name if s.out == s.dtype else f"{s.dtype.name} to {s.out.name}"
-    of = "" if s.convolution is None else _convolution_text(s.convolution, s.windows)
-    if s.axes is not None:
-        operands = f"{s.a} @ {s.b} over m{s.axes.m} n{s.axes.n} k{s.axes.k}"
-        if s.frame is not None:
-            f = s.frame
-            operands += f" in zeros {'ab'[f.operand]}[{f.start}] {f.planes}x{f.axes}"
-    else:
-        operands = f"{s.a}{list(s.a_strides)} @ {s.b}{list(s.b_strides)}"
-    sizes = f"{s.m}x{s.n}x{s.k}{batch}"
-    return f"gemm {kind} {sizes}: {s.c}{list(s.c_strides)} = {operands}{of}"
-
-
-def _attention_text(s: AttentionStep) -> str:
-    n = s.sizes
-    window = f" before {s.before} after {s.after}" if (s.before, s.after) != (None, None) else ""
-    ins, outs = (", ".join(f"{x.ref}{list(x.strides)}" for x in xs) for xs in (s.ins, s.outs))
-    rest = "".join(f", {r}" for r in (s.stats, *s.lengths) if r is not None)
-    rest += "".join(f", {name} {x.ref}{list(x.strides)}" for name, x in s.pairs.items())
-    return (
-        f"{s.op} {s.dtype.name} {n.batch}x{n.queries}x{n.keys}x{n.heads}/{n.key_heads}x"
-        f"{n.features}{window}: {outs} = {ins}{rest}"
-    )
-
-
-def _exchange_text(s: ExchangeStep) -> str:
-    what = f"{s.kind} {s.op}" if "reduce" in s.kind else s.kind
-    perm = "".join(f" {a}->{b}" for a, b in s.perm)
-    return f"{what} over comm{s.comm}{perm} {s.dtype.name}[{s.count}]: {s.to} = {s.source}"
-
-
-def _step_lines(steps: Sequence[Step], indent: str) -> Iterator[str]:
-    for s in steps:
-        if isinstance(s, KernelStep):
-            yield f"{indent}{s.kernel.name} {', '.join(map(str, s.args))}{_kernel_op_text(s)}"
-        elif isinstance(s, GemmStep):
-            yield indent + _gemm_text(s)
-            if s.finish is not None:
-                yield from _nested_lines(s.finish, indent + "  ")
-        elif isinstance(s, AttentionStep):
-            yield indent + _attention_text(s)
-        elif isinstance(s, HostStep):
-            ins, outs = (", ".join(map(str, views)) for views in (s.ins, s.outs))
-            yield f"{indent}host {_op_text(s.prim, s.params)} {ins} -> {outs}"
-        elif isinstance(s, ExchangeStep):
-            yield indent + _exchange_text(s)
-        elif isinstance(s, LaneStep):
-            yield f"{indent}lane of comm{s.comm} -> {s.to}"
-        elif isinstance(s, CopyStep):
-            yield f"{indent}copy {s.nbytes} bytes {s.source} -> {s.to}"
-        else:
-            yield from _nested_lines(s, indent)
-
-
-def _nested_lines(s: CondStep | LoopStep | WhileStep, indent: str) -> Iterator[str]:
-    inner = indent + "  "
-    if isinstance(s, CondStep):
-        for i, branch in enumerate(s.branches):
-            yield f"{indent}{'if' if not i else 'elif'} {s.index} is {i}:"
-            yield from _step_lines(branch, inner)
-    elif isinstance(s, LoopStep):
-        band = f", band {s.band} bytes" if s.band else ""
-        yield f"{indent}{'parallel' if s.parallel else 'loop'} t{s.number} < {s.length}{band}:"
-        yield from _step_lines(s.body, inner)
-    else:
-        yield f"{indent}while:"
-        yield from _step_lines(s.test, inner)
-        yield f"{inner}stop unless {s.condition}"
-        yield from _step_lines(s.body, inner)
-
-
-def program_text(program: Program) -> str:
-    """The steps, then the kernels they run."""
-    ins, outs = (", ".join(map(str, avals)) for avals in (program.ins, program.outs))
-    head = f"program {program.name}({ins}) -> ({outs}), arena {program.arena_bytes} bytes"
-    aliases = [f"  output{o} is input{i}" for o, i in program.aliases.items()]
-    comms = [f"  comm{i}: {c.size} devices over {c.axes}" for i, c in enumerate(program.comms)]
-    lines = [head, *aliases, *comms, *_step_lines(program.steps, "  ")]
-    return "\n\n".join(["\n".join(lines), *(kernel_text(k) for k in program.kernels())])

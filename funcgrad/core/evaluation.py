@@ -8,24 +8,24 @@ import numpy as np
 
 from funcgrad import dtypes
 from funcgrad.core import context, source
-from funcgrad.core.array import (
-    Array,
+from funcgrad.core.array import Array, raw
+from funcgrad.core.aval import ShapedArray
+from funcgrad.core.backend import spmd
+from funcgrad.core.buffers import beside, buffer_of, memory_of, memory_on, on_host
+from funcgrad.core.checks import Checks
+from funcgrad.core.eager.evaluated import evaluated, evaluated1, evaluated2
+from funcgrad.core.places.device_array import (
     DeviceArray,
     device_among,
     is_distributed,
     on_device,
-    raw,
     wrap,
 )
-from funcgrad.core.aval import ShapedArray
-from funcgrad.core.backend import spmd
-from funcgrad.core.buffers import beside, buffer_of, memory_of, memory_on, on_host
-from funcgrad.core.eager.evaluated import evaluated, evaluated1, evaluated2
+from funcgrad.core.places.transfers import taken_in
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.process.float_errors import errors, loud, quiet
 from funcgrad.core.sharding import Device
 from funcgrad.core.trace import Trace
-from funcgrad.core.transfers import taken_in
 from funcgrad.core.types import Params, PlainArray, Result, Value, Values
 from funcgrad.errors import NonFiniteError
 
@@ -91,7 +91,7 @@ class EvalTrace(Trace):
         return result
 
 
-def _watch(checks: context.Checks, prim: Primitive, args: tuple, params: dict) -> None:
+def _watch(checks: Checks, prim: Primitive, args: tuple, params: dict) -> None:
     """Tell of the arrays of NumPy's and the random keys among an operation's operands."""
     for a in args:
         if type(a) is np.ndarray:
@@ -150,7 +150,7 @@ _WILD: dict[str, Callable] = {
 
 def found_in(values: Sequence[Value]) -> str:
     """Which of what is watched for the values have: "NaN", "inf" or nothing, ""."""
-    checks = context.current().checks or context.Checks()
+    checks = context.current().checks or Checks()
     wanted = {"NaN": checks.nans, "inf": checks.infs}
     found = (name for name, wild in _WILD.items()
              if wanted[name] and any(_has(x, wild) for x in values))  # fmt: skip

@@ -21,7 +21,7 @@ from funcgrad.core.display import jaxpr_text as show
 from funcgrad.core.evaluation import check_finite
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.trace import aval_of
-from funcgrad.core.types import ArrayModule, Params, PlainArray, Value, Values
+from funcgrad.core.types import ArrayModule, Params, PlainArray, Value
 from funcgrad.errors import IRError
 
 _T = TypeVar("_T")
@@ -194,50 +194,6 @@ class Jaxpr:
 
     def _repr_html_(self) -> str:
         return show_html.jaxpr_html(self)
-
-
-class ClosedJaxpr:
-    """A program together with the values it captured, its first inputs: what `make_jaxpr` gives."""
-
-    __slots__ = ("consts", "jaxpr")
-
-    def __init__(self, jaxpr: Jaxpr, consts: Values):
-        self.jaxpr = jaxpr
-        self.consts = tuple(consts)
-
-    @property
-    def in_avals(self) -> list[ShapedArray]:
-        """The types of the arguments, without those of captured values."""
-        return self.jaxpr.in_avals[len(self.consts) :]
-
-    @property
-    def out_avals(self) -> list[ShapedArray]:
-        """The types of the results."""
-        return self.jaxpr.out_avals
-
-    @property
-    def eqns(self) -> tuple[Eqn, ...]:
-        """The equations, in the order in which they run.
-
-        >>> fg.make_jaxpr(lambda x: fnp.sin(x) * 2)(1.0).eqns
-        (b:f32[] = sin a, b:f32[] = mul a 2.0:f32[])
-        """
-        return self.jaxpr.eqns
-
-    @property
-    def literals(self) -> list[Value]:
-        """The captured values, under JAX's name."""
-        return list(self.consts)
-
-    def __call__(self, *args: Value) -> list:
-        """Evaluate on flat arguments."""
-        return eval_jaxpr(self.jaxpr, *self.consts, *args)
-
-    def __repr__(self) -> str:
-        return show.jaxpr_text(self.jaxpr, n_consts=len(self.consts))
-
-    def _repr_html_(self) -> str:
-        return show_html.jaxpr_html(self.jaxpr, n_consts=len(self.consts))
 
 
 def sub_jaxprs(eqn: Eqn) -> Iterable[Jaxpr]:

@@ -19,10 +19,11 @@ import numpy as np
 from funcgrad.core import context, source
 from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray
+from funcgrad.core.closed import with_constants
 from funcgrad.core.dce import dce_eqns
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var, literal_value, sub_jaxprs
 from funcgrad.core.primitive import Primitive
-from funcgrad.core.staging import JaxprTrace, JaxprTracer, with_constants
+from funcgrad.core.staging import JaxprTrace, JaxprTracer
 from funcgrad.core.trace import Tracer, aval_of
 from funcgrad.core.types import Param, Params, Rewritten, Value
 from funcgrad.errors import CustomRuleError

@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from funcgrad import dtypes
-from funcgrad.core.context import ROOT, Checks, current, scoped, set_root, under
+from funcgrad.core.checks import Checks
+from funcgrad.core.context import ROOT, current, scoped, set_root, under
+from funcgrad.core.places.transfers import LEVELS, Transfers
 from funcgrad.core.sharding import AbstractMesh, Mesh
-from funcgrad.core.transfers import LEVELS, Transfers
 from funcgrad.core.types import DTypeLike, Tree
 from funcgrad.errors import DTypeError
 

@@ -13,8 +13,9 @@ import numpy as np
 from funcgrad.core import context, source
 from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray
+from funcgrad.core.closed import with_constants
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Var, literal
-from funcgrad.core.primitive import NoRule, Primitive
+from funcgrad.core.primitive import Primitive
 from funcgrad.core.refs import Cell, Ref, settled
 from funcgrad.core.trace import CustomCall, Trace, Tracer, aval_of, leak_error
 from funcgrad.core.types import Result, Value, Values
@@ -226,40 +227,3 @@ def formula_of(prim: Primitive, avals: Sequence[ShapedArray], params: dict) -> J
         return out if prim.multiple else [out]
 
     return stage_closed(fun, avals, prim.name)
-
-
-def with_constants(jaxpr: Jaxpr, captured: Values) -> Jaxpr:
-    """The program with arrays in place of its first inputs."""
-    n = len(captured)
-    if not n:
-        return jaxpr
-    constants = [
-        Eqn(constant_p, (), (var,), {"value": Constant(c)})
-        for c, var in zip(captured, jaxpr.ins, strict=False)
-    ]
-    names = jaxpr.names and jaxpr.names[n:]
-    return Jaxpr(jaxpr.ins[n:], [*constants, *jaxpr.eqns], jaxpr.outs, names)
-
-
-class Constant:
-    """An array as a parameter of an equation; equal only to itself."""
-
-    __slots__ = ("array",)
-
-    def __init__(self, array: Array):
-        self.array = array
-
-    def __repr__(self) -> str:
-        return f"array{list(self.array.shape)}"
-
-
-_NO_OPERANDS = NoRule("it has no operands")
-constant_p = Primitive(
-    name="constant",
-    abstract=lambda *, value: value.array.aval,
-    impl=lambda xp, *, value: xp.asarray(value.array.value),
-    jvp=_NO_OPERANDS,
-    transpose=_NO_OPERANDS,
-    batch=_NO_OPERANDS,
-    dims=lambda *, value: f" -> {' '.join('.' * value.array.ndim)}",
-)

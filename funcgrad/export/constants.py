@@ -9,7 +9,8 @@ import numpy as np
 
 from funcgrad.backends.late import Late
 from funcgrad.core.array import Array
-from funcgrad.core.ir import ClosedJaxpr, Jaxpr
+from funcgrad.core.closed import ClosedJaxpr
+from funcgrad.core.ir import Jaxpr
 from funcgrad.transforms.passes.simplify import simplify
 
 constants = Late("funcgrad.backends.llvm.rewrites.constants")

@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from funcgrad.core.aval import ShapedArray
-from funcgrad.core.ir import ClosedJaxpr
+from funcgrad.core.closed import ClosedJaxpr
 from funcgrad.core.sharding import NamedSharding
 from funcgrad.errors import ArgumentError, FormatError
 from funcgrad.export.program.decode import Decoder

@@ -16,9 +16,11 @@ import numpy as np
 
 from funcgrad import dtypes, tree
 from funcgrad.core.array import Array
-from funcgrad.core.aval import ShapedArray, ShapeDtypeStruct, SymbolicSize
+from funcgrad.core.aval import ShapedArray
+from funcgrad.core.closed import ClosedJaxpr
 from funcgrad.core.display.jaxpr_html import program_html
-from funcgrad.core.ir import ClosedJaxpr, eval_jaxpr
+from funcgrad.core.ir import eval_jaxpr
+from funcgrad.core.shapes import ShapeDtypeStruct, SymbolicSize
 from funcgrad.core.sharding import NamedSharding
 from funcgrad.core.types import Tree
 from funcgrad.errors import ArgumentError, ExportError, FormatError
@@ -31,7 +33,7 @@ from funcgrad.export.signature import Signature
 from funcgrad.export.tensors import tensors_from_bytes, tensors_to_bytes
 from funcgrad.export.tracing import content_of, symbolic_content
 from funcgrad.transforms.arguments import as_array, avals_of
-from funcgrad.transforms.derivatives.grad import vjp
+from funcgrad.transforms.derivatives.linear import vjp
 from funcgrad.transforms.jit.jit import Jitted, jit
 from funcgrad.transforms.jit.stages import Traced
 

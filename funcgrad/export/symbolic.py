@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from funcgrad import tree
-from funcgrad.core.aval import ShapeDtypeStruct, SymbolicSize
+from funcgrad.core.shapes import ShapeDtypeStruct, SymbolicSize
 from funcgrad.core.trace import aval_of
 from funcgrad.core.types import Tree
 from funcgrad.errors import ArgumentError, FormatError

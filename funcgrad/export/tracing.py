@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from funcgrad import tree
-from funcgrad.core.aval import ShapeDtypeStruct
 from funcgrad.core.ir import Eqn, Jaxpr, Var
+from funcgrad.core.shapes import ShapeDtypeStruct
 from funcgrad.errors import ExportError
 from funcgrad.export.content import Content
 from funcgrad.export.program.encode import Encoder

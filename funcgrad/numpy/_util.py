@@ -20,10 +20,10 @@ from funcgrad.core.aval import ShapedArray, scalar_dtype
 from funcgrad.core.aval import promote as _promote_avals
 from funcgrad.core.eager.evaluated import combined, recipe2, remember_combined
 from funcgrad.core.eager.functions import EagerFunction, Recipe
+from funcgrad.core.places.transfers import taken_in
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.source import called_within
 from funcgrad.core.trace import Tracer
-from funcgrad.core.transfers import taken_in
 from funcgrad.errors import DTypeError, ShapeError, TypePromotionError, asked, within
 from funcgrad.ops.arguments import (
     canonical_axes,

@@ -26,7 +26,7 @@
 - `show`: sharded arrays for people
 """
 
-from funcgrad.core.sharded import ShardedArray
+from funcgrad.core.places.sharded import ShardedArray
 from funcgrad.core.sharding import (
     AbstractMesh,
     AxisType,

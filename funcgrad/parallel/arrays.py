@@ -11,12 +11,13 @@ import numpy as np
 from funcgrad import tree
 from funcgrad.backends.late import Late
 from funcgrad.core import context
-from funcgrad.core.array import Array, on_device, raw
+from funcgrad.core.array import Array, raw
 from funcgrad.core.aval import ShapedArray
-from funcgrad.core.sharded import ShardedArray
+from funcgrad.core.places.device_array import on_device
+from funcgrad.core.places.sharded import ShardedArray
+from funcgrad.core.places.transfers import explicitly
 from funcgrad.core.sharding import NamedSharding
 from funcgrad.core.trace import Tracer, aval_of
-from funcgrad.core.transfers import explicitly
 from funcgrad.errors import ShapeError, ShardingError
 from funcgrad.ops.sharding import check_shardings, sharding_constraint_p
 from funcgrad.parallel.meshes import process_index

@@ -9,8 +9,8 @@ import numpy as np
 
 from funcgrad import tree
 from funcgrad.core import context
+from funcgrad.core.places.sharded import ShardedArray
 from funcgrad.core.settings import get_mesh, set_mesh
-from funcgrad.core.sharded import ShardedArray
 from funcgrad.core.sharding import AxisType, Mesh, NamedSharding
 from funcgrad.errors import ShardingError
 from funcgrad.parallel.arrays import reshard

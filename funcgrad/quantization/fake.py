@@ -18,7 +18,7 @@ from funcgrad.quantization.arrays import IntArray, QuantizedArray
 from funcgrad.quantization.configs import Config, Int8Static, WeightOnly
 from funcgrad.quantization.encode import quantize_int
 from funcgrad.transforms.derivatives.custom import custom_vjp
-from funcgrad.transforms.derivatives.grad import vjp
+from funcgrad.transforms.derivatives.linear import vjp
 from funcgrad.transforms.weights.products import Product, Rows
 from funcgrad.transforms.weights.weight import Cut, Weight
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import funcgrad.numpy as fnp
 from funcgrad import dtypes, tree
-from funcgrad.core.aval import ShapeDtypeStruct
 from funcgrad.core.dce import dce_eqns
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var, eval_jaxpr
 from funcgrad.core.rewriting import Writer, makers, uses
+from funcgrad.core.shapes import ShapeDtypeStruct
 from funcgrad.errors import ArgumentError
 from funcgrad.ops.base import broadcast_p
 from funcgrad.ops.contract import dot_general_p

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import funcgrad.numpy as fnp
 from funcgrad import lax, tree
 from funcgrad.core import context
-from funcgrad.core.aval import ShapeDtypeStruct
+from funcgrad.core.shapes import ShapeDtypeStruct
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import ArgumentError, DifferentiationError
 from funcgrad.ops.csr import NAN, csr_matmul_p

@@ -21,8 +21,8 @@ import numpy as np
 from funcgrad import dtypes, lax, random, tree
 from funcgrad import numpy as fnp
 from funcgrad.core.array import Array
-from funcgrad.core.aval import ShapeDtypeStruct
 from funcgrad.core.ir import eval_jaxpr
+from funcgrad.core.shapes import ShapeDtypeStruct
 from funcgrad.core.types import Tree
 from funcgrad.errors import ArgumentError, FormatError
 from funcgrad.export.exported import export, load

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from funcgrad import tree
-from funcgrad.core.aval import ShapeDtypeStruct
+from funcgrad.core.shapes import ShapeDtypeStruct
 from funcgrad.errors import ArgumentError, FormatError
 from funcgrad.export.exported import load
 from funcgrad.export.onnx import from_onnx

@@ -9,7 +9,7 @@ import numpy as np
 
 import funcgrad.numpy as fnp
 from funcgrad import dtypes
-from funcgrad.core.aval import ShapeDtypeStruct
+from funcgrad.core.shapes import ShapeDtypeStruct
 from funcgrad.errors import ArgumentError, DTypeError, ShapeError
 from funcgrad.sparse.arrays import BCSR
 from funcgrad.sparse.compressed import bcsr_from_bcoo, bcsr_to_bcoo

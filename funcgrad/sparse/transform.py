@@ -13,10 +13,10 @@ from typing import Any
 
 from funcgrad import tree
 from funcgrad.core import context, source
-from funcgrad.core.aval import ShapeDtypeStruct
 from funcgrad.core.display.tracebacks import boundary
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Var, literal_value
 from funcgrad.core.rewriting import called_program
+from funcgrad.core.shapes import ShapeDtypeStruct
 from funcgrad.errors import SparseEfficiencyError
 from funcgrad.ops.barrier import name_p
 from funcgrad.sparse.arrays import BCOO, is_sparse

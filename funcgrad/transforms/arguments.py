@@ -11,11 +11,12 @@ import numpy as np
 
 from funcgrad import dtypes, tree
 from funcgrad.core import context
-from funcgrad.core.array import Array, DeviceArray, raw
+from funcgrad.core.array import Array, raw
 from funcgrad.core.buffers import memory_of
+from funcgrad.core.places.device_array import DeviceArray
+from funcgrad.core.places.transfers import crosses, taken_in
 from funcgrad.core.refs import Ref
 from funcgrad.core.trace import aval_of
-from funcgrad.core.transfers import crosses, taken_in
 from funcgrad.core.types import Tree, Value, Values
 from funcgrad.errors import RefError, within
 from funcgrad.tree import PyTreeDef

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from funcgrad import tree
-from funcgrad.core.aval import ShapedArray, ShapeDtypeStruct
+from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Eqn, Jaxpr, sub_jaxprs
 from funcgrad.core.primitive import NoRule, Primitive, Rule
+from funcgrad.core.shapes import ShapeDtypeStruct
 from funcgrad.core.types import ArrayModule, BatchDims, PlainArray, Tree, Values
 from funcgrad.errors import ShapeError
 from funcgrad.ops.base import batch_front, move_axis

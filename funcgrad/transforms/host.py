@@ -8,7 +8,7 @@ import numpy as np
 
 from funcgrad import tree
 from funcgrad.core.array import Array
-from funcgrad.core.transfers import explicitly
+from funcgrad.core.places.transfers import explicitly
 from funcgrad.core.types import Tree
 from funcgrad.transforms.arguments import is_arraylike
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from funcgrad.core import context, source
 from funcgrad.core.array import Array
+from funcgrad.core.checks import Checks
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Var, sub_jaxprs
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.types import Params, Value
@@ -110,10 +111,10 @@ def debug_key_reuse(enabled: bool = True) -> Iterator[None]:
     ...
     funcgrad.errors.KeyReuseError: random.uniform: the random key was used before...
     """
-    checks = context.current().checks or context.Checks()
+    checks = context.current().checks or Checks()
     # Keys of a block around are watched on; what they were used for stays known.
     changed = checks._replace(keys=(checks.keys or KeyWatch()) if enabled else None)
-    with context.scoped(checks=None if changed == context.Checks() else changed):
+    with context.scoped(checks=None if changed == Checks() else changed):
         yield
 
 

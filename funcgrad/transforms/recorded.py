@@ -17,13 +17,14 @@ import numpy as np
 from funcgrad.core import context
 from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray
+from funcgrad.core.closed import with_constants
 from funcgrad.core.display.tracebacks import hide_frames
 from funcgrad.core.eager.calls import calls, is_large
 from funcgrad.core.eager.functions import MOMENTS, EagerFunction, Recipe, consider, counter
 from funcgrad.core.evaluation import EvalTrace
 from funcgrad.core.ir import Jaxpr, Literal
 from funcgrad.core.process.float_errors import errors, loud, quiet
-from funcgrad.core.staging import stage, with_constants
+from funcgrad.core.staging import stage
 from funcgrad.core.trace import Tracer
 from funcgrad.core.types import Param, Value, Values
 from funcgrad.errors import FuncgradError

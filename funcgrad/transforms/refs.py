@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from funcgrad import tree
-from funcgrad.core.aval import ShapedArray, ShapeDtypeStruct
+from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Jaxpr, Var
 from funcgrad.core.refs import Ref, check_distinct, held, settled
+from funcgrad.core.shapes import ShapeDtypeStruct
 from funcgrad.core.trace import aval_of
 from funcgrad.core.types import Tree, Value, Values
 from funcgrad.errors import RefError

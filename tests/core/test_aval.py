@@ -5,8 +5,9 @@ import pytest
 
 import funcgrad as fg
 from funcgrad import dtypes
-from funcgrad.core.aval import Linear, ShapedArray, ShapeDtypeStruct, Zero, scalar_dtype
+from funcgrad.core.aval import Linear, ShapedArray, Zero, scalar_dtype
 from funcgrad.core.settings import default_dtype
+from funcgrad.core.shapes import ShapeDtypeStruct
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import DTypeError
 

@@ -8,9 +8,10 @@ import pytest
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
-from funcgrad.core.array import Array, DeviceArray
+from funcgrad.core.array import Array
 from funcgrad.core.buffers import Memory, memory_of, register_memory
 from funcgrad.core.eager import functions
+from funcgrad.core.places.device_array import DeviceArray
 from funcgrad.core.sharding import Device, SingleDeviceSharding
 from funcgrad.errors import DonatedBufferError, ShardingError
 from funcgrad.io.checkpoints import checkpoint

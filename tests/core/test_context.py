@@ -12,7 +12,7 @@ import pytest
 import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad.core import context
-from funcgrad.core.context import Checks
+from funcgrad.core.checks import Checks
 from funcgrad.errors import DTypeError
 
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from funcgrad.core.array import Array
 from funcgrad.transforms.batching.vmap import vmap
-from funcgrad.transforms.derivatives.grad import jvp, vjp
+from funcgrad.transforms.derivatives.linear import jvp, vjp
 from funcgrad.transforms.jit.jit import jit
 
 

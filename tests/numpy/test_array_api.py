@@ -5,7 +5,7 @@ import pytest
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
-from funcgrad.core.sharded import ShardedArray
+from funcgrad.core.places.sharded import ShardedArray
 
 INFO = fnp.__array_namespace_info__()
 

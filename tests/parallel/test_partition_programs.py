@@ -11,7 +11,7 @@ from funcgrad.core.ir import interpret
 from funcgrad.core.sharding import NamedSharding, PartitionSpec
 from funcgrad.core.trace import aval_of
 from funcgrad.ops.sharding import sharding_constraint_p
-from funcgrad.transforms.derivatives.grad import vjp
+from funcgrad.transforms.derivatives.linear import vjp
 from tests.op_samples_base import as_list
 from tests.parallel.partitioned import checked, partitioned, run
 from tests.parallel.test_partition_ops import MESHES, choices

@@ -35,8 +35,8 @@ from funcgrad.backends.rewrites.normalize import normalize
 from funcgrad.backends.target import Target, Writer
 from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray
+from funcgrad.core.closed import constant_p
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
-from funcgrad.core.staging import constant_p
 from funcgrad.ops.shape import concatenate_p, pad_p
 
 if TYPE_CHECKING:

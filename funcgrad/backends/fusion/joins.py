@@ -22,8 +22,8 @@ from funcgrad.backends.lower.primitives import key_of, lowered, product_p
 from funcgrad.backends.lower.views import alias_of, view_of
 from funcgrad.backends.target import Target
 from funcgrad.core.aval import ShapedArray
+from funcgrad.core.closed import constant_p
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
-from funcgrad.core.staging import constant_p
 from funcgrad.core.views import in_order
 from funcgrad.ops.indexing.gather import gather_p
 from funcgrad.ops.shape import concatenate_p

@@ -35,9 +35,9 @@ from funcgrad.backends.program import (
     View,
     WhileStep,
     blocks,
-    program_text,
     walk,
 )
+from funcgrad.backends.program_text import program_text
 from funcgrad.core import caches, context
 from funcgrad.core.display.compile_report import CompileStage
 from funcgrad.core.ir import Jaxpr

@@ -6,7 +6,7 @@ through, two axes are one longer one, which makes better loops. What nobody read
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from funcgrad.backends.loops.ir import (
     Axis,
@@ -21,6 +21,9 @@ from funcgrad.backends.loops.ir import (
     Store,
     Value,
     While,
+    reads,
+    rewritten,
+    used_as_scalars,
     walk,
 )
 from funcgrad.core.record import replace
@@ -39,9 +42,9 @@ def collapse(kernel: Kernel) -> Kernel:
             gone.add(axis.value)
         else:
             axes.append(axis)
-    body = tuple(_nested(kernel.body, uses, gone))
+    body = rewritten(kernel.body, lambda s: _joined_loop(s, uses, gone))
     if gone:
-        body = tuple(_without(body, gone))
+        body = rewritten(body, lambda s: _without(s, gone))
     return replace(kernel, axes=tuple(axes[::-1]), body=body)
 
 
@@ -51,21 +54,13 @@ def _used(body: Sequence[Stmt], needed: set[Operand]) -> tuple[Stmt, ...]:
     for s in reversed(body):
         if isinstance(s, Op | Load) and s.out not in needed:
             continue
-        if isinstance(s, Op):
-            needed.update(s.args)
-        elif isinstance(s, Load | Store):
-            needed.update(v for _, v in s.index.terms)
-            needed.update([s.guard] if s.guard is not None else [])
-            if isinstance(s, Store):
-                needed.add(s.value)
-        else:
-            if not any(c.out in needed for c in s.carries) and not _stores(s):
-                continue
-            needed.update(v for c in s.carries for v in (c.start, c.next))
+        if isinstance(s, Loop | While) and not (_stores(s) or needed & {c.out for c in s.carries}):
+            continue
+        needed.update(reads(s))
+        if isinstance(s, Loop | While):
             s = replace(s, body=_used(s.body, needed))
-            if isinstance(s, While):
-                needed.add(s.condition)
-                s = replace(s, test=_used(s.test, needed))
+        if isinstance(s, While):
+            s = replace(s, test=_used(s.test, needed))
         kept.append(s)
     return tuple(kept[::-1])
 
@@ -78,18 +73,9 @@ class _Uses:
     """How a body uses axes: its indices, and the values that ops read."""
 
     def __init__(self, body: Sequence[Stmt]):
-        self.read: set[Operand] = set()
-        self.indices: list[dict[Value, int]] = []
-        for s in walk(body):
-            if isinstance(s, Op):
-                self.read.update(s.args)
-            elif isinstance(s, Load | Store):
-                self.indices.append({v: c for c, v in s.index.terms})
-                if isinstance(s, Store):
-                    self.read.add(s.value)
-            else:
-                for c in s.carries:
-                    self.read.update((c.start, c.next))
+        self.read = used_as_scalars(body)
+        accesses = [s for s in walk(body) if isinstance(s, Load | Store)]
+        self.indices = [{v: c for c, v in s.index.terms} for s in accesses]
 
     def joined(self, outer: Value, inner: Value, size: int) -> bool:
         """Whether `outer`, around `inner` of this size, only ever counts as size·outer + inner."""
@@ -98,20 +84,9 @@ class _Uses:
         return all(t.get(outer, 0) == size * t.get(inner, 0) for t in self.indices)
 
 
-def _nested(body: Sequence[Stmt], uses: _Uses, gone: set[Value]) -> Iterator[Stmt]:
-    for s in body:
-        if isinstance(s, While):
-            test = tuple(_nested(s.test, uses, gone))
-            yield replace(s, test=test, body=tuple(_nested(s.body, uses, gone)))
-        elif isinstance(s, Loop):
-            yield _joined_loop(replace(s, body=tuple(_nested(s.body, uses, gone))), uses, gone)
-        else:
-            yield s
-
-
-def _joined_loop(s: Loop, uses: _Uses, gone: set[Value]) -> Loop:
-    inner = s.body[0] if len(s.body) == 1 else None
-    if not isinstance(inner, Loop) or s.parallel != inner.parallel:
+def _joined_loop(s: Stmt, uses: _Uses, gone: set[Value]) -> Stmt:
+    inner = s.body[0] if isinstance(s, Loop) and len(s.body) == 1 else None
+    if not isinstance(s, Loop) or not isinstance(inner, Loop) or s.parallel != inner.parallel:
         return s
     if not uses.joined(s.axis, inner.axis, inner.size):
         return s
@@ -128,16 +103,9 @@ def _joined_loop(s: Loop, uses: _Uses, gone: set[Value]) -> Loop:
     return Loop(inner.axis, s.size * inner.size, inner.body, carries, s.parallel)
 
 
-def _without(body: Sequence[Stmt], gone: set[Value]) -> Iterator[Stmt]:
-    """The statements with axes taken out of indices."""
-    for s in body:
-        if isinstance(s, Load | Store):
-            terms = tuple((c, v) for c, v in s.index.terms if v not in gone)
-            yield replace(s, index=Index(s.index.const, terms))
-        elif isinstance(s, Loop):
-            yield replace(s, body=tuple(_without(s.body, gone)))
-        elif isinstance(s, While):
-            test = tuple(_without(s.test, gone))
-            yield replace(s, test=test, body=tuple(_without(s.body, gone)))
-        else:
-            yield s
+def _without(s: Stmt, gone: set[Value]) -> Stmt:
+    """A statement with axes taken out of its index."""
+    if not isinstance(s, Load | Store):
+        return s
+    terms = tuple((c, v) for c, v in s.index.terms if v not in gone)
+    return replace(s, index=Index(s.index.const, terms))

@@ -10,12 +10,12 @@ meaning; two kernels that print alike are the same code.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
-from funcgrad.core.record import Record
+from funcgrad.core.record import Record, replace
 from funcgrad.dtypes import short_name
 
 INDEX = np.dtype(np.int64)
@@ -214,6 +214,40 @@ def walk(body: Sequence[Stmt]) -> Iterator[Stmt]:
             yield from walk(s.test)
         if isinstance(s, Loop | While):
             yield from walk(s.body)
+
+
+def scalars(s: Stmt) -> tuple[Operand, ...]:
+    """What a statement itself reads of values, but for those that are in an index."""
+    if isinstance(s, Op):
+        return s.args
+    if isinstance(s, Load | Store):
+        guard = () if s.guard is None else (s.guard,)
+        return (*guard, s.value) if isinstance(s, Store) else guard
+    carried = tuple([x for c in s.carries for x in (c.start, c.next)])
+    return (*carried, s.condition) if isinstance(s, While) else carried
+
+
+def reads(s: Stmt) -> tuple[Operand, ...]:
+    """What a statement itself reads of values."""
+    places = tuple([v for _, v in s.index.terms]) if isinstance(s, Load | Store) else ()
+    return (*scalars(s), *places)
+
+
+def used_as_scalars(body: Sequence[Stmt]) -> set[Value]:
+    """The values that a body reads, but for those that only indices name."""
+    return {a for s in walk(body) for a in scalars(s) if isinstance(a, Value)}
+
+
+def rewritten(body: Sequence[Stmt], change: Callable[[Stmt], Stmt]) -> tuple[Stmt, ...]:
+    """The statements as `change` gives them, those inside of a loop before the loop itself."""
+    out: list[Stmt] = []
+    for s in body:
+        if isinstance(s, While):
+            s = replace(s, test=rewritten(s.test, change), body=rewritten(s.body, change))
+        elif isinstance(s, Loop):
+            s = replace(s, body=rewritten(s.body, change))
+        out.append(change(s))
+    return tuple(out)
 
 
 # ---- text

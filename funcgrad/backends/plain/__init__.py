@@ -17,7 +17,8 @@ import numpy as np
 
 from funcgrad.backends.plain.interpret import run
 from funcgrad.backends.plan import plan
-from funcgrad.backends.program import Program, program_text
+from funcgrad.backends.program import Program
+from funcgrad.backends.program_text import program_text
 from funcgrad.backends.target import Target, stay
 from funcgrad.core.backend import Call
 from funcgrad.core.display.compile_report import CompileStage

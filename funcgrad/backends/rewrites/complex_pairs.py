@@ -22,11 +22,11 @@ from funcgrad.backends.rewrites.complex_math import Parts
 from funcgrad.backends.rewrites.exchanges import REWRITES as EXCHANGES
 from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray
+from funcgrad.core.closed import Constant, constant_p
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, sub_jaxprs
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.record import Record
 from funcgrad.core.rewriting import Boundary, rewrite
-from funcgrad.core.staging import Constant, constant_p
 from funcgrad.core.trace import aval_of
 from funcgrad.ops.base import broadcast_p, sum_p, transpose_p
 from funcgrad.ops.contract import dot_general, dot_general_p

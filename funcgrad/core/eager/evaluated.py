@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from funcgrad.core import context
-from funcgrad.core.array import Array, wrap
+from funcgrad.core.array import Array
 from funcgrad.core.eager import functions
+from funcgrad.core.places.device_array import wrap
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.process.float_errors import errors, loud, quiet
 from funcgrad.core.types import Value, Values

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from funcgrad import tree
-from funcgrad.core.aval import ShapedArray, ShapeDtypeStruct
-from funcgrad.core.ir import Atom, ClosedJaxpr, Eqn, Jaxpr, Literal, Var
-from funcgrad.core.staging import Constant
+from funcgrad.core.aval import ShapedArray
+from funcgrad.core.closed import ClosedJaxpr, Constant
+from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
+from funcgrad.core.shapes import ShapeDtypeStruct
 from funcgrad.errors import ExportError
 from funcgrad.export.onnx.dims import Dim, fitted
 from funcgrad.export.onnx.lowered import lowered

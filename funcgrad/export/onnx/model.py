@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from funcgrad import tree
-from funcgrad.core.aval import ShapeDtypeStruct, SymbolicSize
+from funcgrad.core.closed import ClosedJaxpr
 from funcgrad.core.display.tracebacks import boundary
-from funcgrad.core.ir import ClosedJaxpr
 from funcgrad.core.process import fork
+from funcgrad.core.shapes import ShapeDtypeStruct, SymbolicSize
 from funcgrad.errors import ExportError
 from funcgrad.export.exported import Exported
 from funcgrad.export.onnx.dims import Dim

@@ -14,11 +14,11 @@ import numpy as np
 from funcgrad.core import context
 from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray
+from funcgrad.core.closed import Constant
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var, typecheck
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.sharding import AbstractMesh, AxisType, Mesh
 from funcgrad.core.source import Source
-from funcgrad.core.staging import Constant
 from funcgrad.errors import FormatError, ShardingError
 from funcgrad.export.program.rules import Rules, policy_from_json, vmap_rule_from_json
 from funcgrad.export.program.values import (

@@ -13,8 +13,9 @@ from typing import Any, Protocol
 
 from funcgrad import dtypes
 from funcgrad.core.aval import Linear, ShapedArray, Zero, with_zeros
+from funcgrad.core.closed import with_constants
 from funcgrad.core.ir import Eqn, Jaxpr, eval_jaxpr
-from funcgrad.core.staging import stage, with_constants
+from funcgrad.core.staging import stage
 from funcgrad.core.trace import Tracer
 from funcgrad.core.types import Cotangents, Operands, Tangents, Values
 from funcgrad.errors import BatchingError, DifferentiationError, ExportError, FormatError

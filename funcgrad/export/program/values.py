@@ -14,11 +14,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from funcgrad import dtypes
-from funcgrad.core.aval import ShapedArray, SymbolicSize
+from funcgrad.core.aval import ShapedArray
+from funcgrad.core.closed import Constant
 from funcgrad.core.ir import Jaxpr
 from funcgrad.core.primitive import Primitive
+from funcgrad.core.shapes import SymbolicSize
 from funcgrad.core.sharding import Mesh, NamedSharding, PartitionSpec
-from funcgrad.core.staging import Constant
 from funcgrad.errors import FormatError
 from funcgrad.export.program.vocabulary import op_name, op_named
 from funcgrad.ops.convolution.conv import ConvDimensionNumbers

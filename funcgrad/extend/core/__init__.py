@@ -17,8 +17,9 @@ import numpy as np
 from funcgrad import dtypes
 from funcgrad.core.array import Array, raw
 from funcgrad.core.aval import ShapedArray
+from funcgrad.core.closed import ClosedJaxpr
 from funcgrad.core.context import current
-from funcgrad.core.ir import Atom, ClosedJaxpr, Jaxpr, Literal, Var, sub_jaxprs, typecheck
+from funcgrad.core.ir import Atom, Jaxpr, Literal, Var, sub_jaxprs, typecheck
 from funcgrad.core.ir import Eqn as JaxprEqn
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.trace import Tracer

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from funcgrad.core.aval import ShapeDtypeStruct
+from funcgrad.core.shapes import ShapeDtypeStruct
 from funcgrad.errors import CheckpointError
 from funcgrad.io.checkpoints.folders import Aside, discard, find, step_folder, steps_in, sweep
 from funcgrad.io.checkpoints.loading import Source, load_tree

@@ -11,8 +11,8 @@ import numpy as np
 
 from funcgrad import dtypes, tree
 from funcgrad.core.array import Array
-from funcgrad.core.aval import ShapeDtypeStruct
-from funcgrad.core.sharded import ShardedArray
+from funcgrad.core.places.sharded import ShardedArray
+from funcgrad.core.shapes import ShapeDtypeStruct
 from funcgrad.core.sharding import NamedSharding
 from funcgrad.errors import CheckpointError
 from funcgrad.io.checkpoints.files import ShardReader

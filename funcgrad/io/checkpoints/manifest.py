@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from funcgrad import dtypes
-from funcgrad.core.aval import ShapeDtypeStruct
+from funcgrad.core.shapes import ShapeDtypeStruct
 from funcgrad.errors import CheckpointError
 from funcgrad.io.checkpoints.files import STORED, ShardFile, is_size, volume
 

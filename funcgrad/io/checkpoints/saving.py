@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 
 from funcgrad import dtypes, tree
-from funcgrad.core.array import Array, DeviceArray
+from funcgrad.core.array import Array
+from funcgrad.core.places.device_array import DeviceArray
 from funcgrad.core.trace import Tracer
 from funcgrad.errors import CheckpointError, DTypeError
 from funcgrad.io.checkpoints.files import STORED, ShardFile, write_shard

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from funcgrad.core.aval import ShapeDtypeStruct
+from funcgrad.core.shapes import ShapeDtypeStruct
 from funcgrad.errors import ArgumentError, ShardingError
 from funcgrad.parallel.arrays import make_array_from_callback
 from funcgrad.sharding import NamedSharding

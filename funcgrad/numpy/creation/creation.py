@@ -15,13 +15,14 @@ import numpy as np
 
 from funcgrad import dtypes
 from funcgrad.core import backend
-from funcgrad.core.array import Array, DeviceArray
+from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray, promote, scalar_dtype
 from funcgrad.core.buffers import memory_of, memory_of_dlpack
 from funcgrad.core.eager.aligned import copied
 from funcgrad.core.eager.single import single
+from funcgrad.core.places.device_array import DeviceArray
+from funcgrad.core.places.transfers import taken_in
 from funcgrad.core.trace import Tracer
-from funcgrad.core.transfers import taken_in
 from funcgrad.errors import ArgumentError, ShapeError
 from funcgrad.numpy._util import (
     as_array,

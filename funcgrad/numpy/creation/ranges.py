@@ -100,18 +100,23 @@ def arange(
     if any(isinstance(v, complex) for v in known):
         return Array(np.arange(*known).astype(dtype))
     first, last = (0, known[0]) if stop is None else known[:2]
-    by = 1 if step is None else known[-1]
+    return _counted(first, last, 1 if step is None else known[-1], dtype, chosen is not None)
+
+
+def _counted(first: Any, last: Any, by: Any, dtype: np.dtype, asked: bool) -> Any:
+    """The real numbers from the first one on below the last, in a dtype, which was asked for or
+    follows from theirs."""
     if not by:
         raise ValueError("arange: step must not be 0")
     if not math.isfinite((last - first) / by):
-        raise ValueError(within(f"arange: the numbers must be finite, got {known}"))
+        raise ValueError(within(f"arange: the numbers must be finite, got {[first, last, by]}"))
     size = max(0, math.ceil((last - first) / by))
     if dtypes.is_integer(dtype) and isinstance(first, int) and isinstance(by, int):
         size = max(0, -((first - last) // by)) if isinstance(last, int) else size
     if dtypes.is_integer(dtype):
         info = dtypes.iinfo(dtype)
         # In a dtype that was asked for, numbers past its end start again, as in NumPy.
-        ends = (first,) if chosen is not None or not size else (first, first + (size - 1) * by)
+        ends = (first,) if asked or not size else (first, first + (size - 1) * by)
         for end in ends:
             if not int(info.min) <= end <= int(info.max):
                 message = f"arange: {end} does not fit {dtype}; pass dtype='int64'"

@@ -18,7 +18,7 @@ from funcgrad.transforms.attention import formula
 from funcgrad.transforms.attention.attention import attention_backward_p, attention_p
 from funcgrad.transforms.attention.operands import Given, wide_dtype
 from funcgrad.transforms.derivatives.custom import custom_jvp
-from funcgrad.transforms.derivatives.grad import jvp
+from funcgrad.transforms.derivatives.linear import jvp
 
 
 class Window(NamedTuple):

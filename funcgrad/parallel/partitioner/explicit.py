@@ -16,10 +16,11 @@ from typing import Any, NoReturn
 
 from funcgrad.core import context
 from funcgrad.core import dims as dims_
-from funcgrad.core.aval import ShapedArray, ShapeDtypeStruct, ShardedAval
+from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Var, sub_jaxprs
+from funcgrad.core.places.sharded import ShardedArray
 from funcgrad.core.refs import Ref
-from funcgrad.core.sharded import ShardedArray
+from funcgrad.core.shapes import ShapeDtypeStruct, ShardedAval
 from funcgrad.core.sharding import AbstractMesh, Cuts, NamedSharding, PartitionSpec
 from funcgrad.core.staging import JaxprTrace, JaxprTracer
 from funcgrad.core.trace import Trace, Tracer, aval_of

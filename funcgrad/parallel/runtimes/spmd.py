@@ -14,15 +14,17 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from funcgrad.core import caches, context
-from funcgrad.core.array import Array, device_among, wrap
+from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.backend import DEFAULT, Executable
 from funcgrad.core.buffers import Buffer, on_host
 from funcgrad.core.display.compile_report import CompileStage
 from funcgrad.core.evaluation import check_finite, own
 from funcgrad.core.ir import Eqn, Jaxpr, Var
+from funcgrad.core.places.device_array import device_among, wrap
+from funcgrad.core.places.sharded import ShardedArray
+from funcgrad.core.places.transfers import crosses
 from funcgrad.core.primitive import Primitive, exact_params
-from funcgrad.core.sharded import ShardedArray
 from funcgrad.core.sharding import (
     Device,
     Mesh,
@@ -31,7 +33,6 @@ from funcgrad.core.sharding import (
     Shard,
 )
 from funcgrad.core.trace import aval_of
-from funcgrad.core.transfers import crosses
 from funcgrad.errors import ShardingError
 from funcgrad.ops.sharding import jaxpr_meshes
 from funcgrad.parallel.partitioner.analysis import Analysis, analyse

@@ -18,8 +18,8 @@ import numpy as np
 import funcgrad.numpy as fnp
 from funcgrad import dtypes, lax, tree
 from funcgrad.transforms.derivatives.custom import custom_vjp
-from funcgrad.transforms.derivatives.grad import vjp
 from funcgrad.transforms.derivatives.jacobian import jacfwd
+from funcgrad.transforms.derivatives.linear import vjp
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,7 +20,7 @@ from funcgrad.scipy.linalg.solvers import solve_sylvester
 from funcgrad.transforms.control.cond import cond
 from funcgrad.transforms.control.while_loop import fori_loop
 from funcgrad.transforms.derivatives.custom import custom_jvp
-from funcgrad.transforms.derivatives.grad import jvp
+from funcgrad.transforms.derivatives.linear import jvp
 
 # ---- exponential
 

@@ -19,9 +19,9 @@ from funcgrad.numpy._util import promote_inexact
 from funcgrad.ops.arguments import check_callable
 from funcgrad.scipy.integrate.adaptive import ravel
 from funcgrad.scipy.optimize.minimize import dense_solve
-from funcgrad.transforms.derivatives.grad import vjp
 from funcgrad.transforms.derivatives.implicit import custom_root
 from funcgrad.transforms.derivatives.jacobian import jacfwd
+from funcgrad.transforms.derivatives.linear import vjp
 
 
 class LeastSquaresResult(NamedTuple):

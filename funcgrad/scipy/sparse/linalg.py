@@ -23,8 +23,8 @@ from funcgrad.numpy._util import as_array, convert
 from funcgrad.ops.arguments import integer
 from funcgrad.transforms.control.while_loop import fori_loop, while_loop
 from funcgrad.transforms.derivatives.custom import closure_convert, custom_jvp
-from funcgrad.transforms.derivatives.grad import jvp, linear_transpose
 from funcgrad.transforms.derivatives.implicit import custom_linear_solve
+from funcgrad.transforms.derivatives.linear import jvp, linear_transpose
 
 __all__ = ["bicgstab", "cg", "gmres", "lsqr"]
 

@@ -17,7 +17,7 @@ from funcgrad import dtypes
 from funcgrad.ops.elementwise.convert import stop_gradient
 from funcgrad.transforms.control.while_loop import while_loop
 from funcgrad.transforms.derivatives.custom import SymbolicZero, custom_jvp
-from funcgrad.transforms.derivatives.grad import jvp
+from funcgrad.transforms.derivatives.linear import jvp
 
 MOST_STEPS = 120
 

@@ -13,10 +13,11 @@ from typing import Any
 
 from funcgrad import tree
 from funcgrad.core.aval import Linear, ShapedArray, Zero, with_zeros
+from funcgrad.core.closed import with_constants
 from funcgrad.core.ir import Jaxpr, call_types, eval_jaxpr, interpret, sub_jaxprs
 from funcgrad.core.primitive import NoRule, Primitive
 from funcgrad.core.rewriting import Each
-from funcgrad.core.staging import JaxprTrace, stage, with_constants
+from funcgrad.core.staging import JaxprTrace, stage
 from funcgrad.core.trace import Tracer, aval_of
 from funcgrad.core.types import (
     ArrayModule,

@@ -14,7 +14,7 @@ from funcgrad.errors import ArgumentError, CustomRuleError
 from funcgrad.ops.arguments import check_callable
 from funcgrad.transforms.arguments import PositionalFunction, name_of, wraps
 from funcgrad.transforms.derivatives.custom import custom_vjp
-from funcgrad.transforms.derivatives.grad import vjp
+from funcgrad.transforms.derivatives.linear import vjp
 from funcgrad.transforms.jit.jit import jit
 
 

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from funcgrad import dtypes, tree
-from funcgrad.core.aval import ShapeDtypeStruct, Zero
+from funcgrad.core.aval import Zero
+from funcgrad.core.shapes import ShapeDtypeStruct
 from funcgrad.core.trace import Tracer, aval_of
 from funcgrad.core.types import Tree, Value
 from funcgrad.errors import ConcretizationError, CustomRuleError
@@ -21,7 +22,7 @@ from funcgrad.ops.elementwise.convert import stop_gradient
 from funcgrad.transforms.arguments import name_of
 from funcgrad.transforms.control.bodies import as_type
 from funcgrad.transforms.derivatives.custom import closure_convert, custom_jvp
-from funcgrad.transforms.derivatives.grad import jvp, linear_transpose
+from funcgrad.transforms.derivatives.linear import jvp, linear_transpose
 from funcgrad.transforms.jit.make_jaxpr import eval_shape
 
 

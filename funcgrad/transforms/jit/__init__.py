@@ -6,5 +6,7 @@
 - `jit`: jit: trace a function once for each type of its arguments, compile it, and call native code
 - `keys`: what tells the programs of a function apart, and where they are kept
 - `make_jaxpr`: programs of functions, for looking at: `make_jaxpr` and `eval_shape`
+- `signature`: the arguments of a compiled function's calls: which are static, which donated, their
+  names
 - `stages`: the stages of `jit`: a program traced, lowered, compiled; each prints and shows itself
 """

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from funcgrad import tree
-from funcgrad.core.array import DeviceArray
+from funcgrad.core.places.device_array import DeviceArray
 from funcgrad.core.types import Tree
 from funcgrad.ops.arguments import check_callable, integer
 from funcgrad.transforms.jit.jit import Jitted, jit

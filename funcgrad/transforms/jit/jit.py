@@ -12,35 +12,25 @@ from weakref import WeakSet
 
 from funcgrad import tree
 from funcgrad.core import backend, caches, context
-from funcgrad.core.array import Array, DeviceArray, device_among
+from funcgrad.core.array import Array
 from funcgrad.core.buffers import compiler
 from funcgrad.core.display.jaxpr_html import program_html
 from funcgrad.core.display.tracebacks import hide_frames
 from funcgrad.core.evaluation import found_in
+from funcgrad.core.places.device_array import DeviceArray, device_among
 from funcgrad.core.process import fork
 from funcgrad.core.staging import stage_with_refs
 from funcgrad.core.telemetry.log import logger
 from funcgrad.core.telemetry.spans import record, recordings
 from funcgrad.core.trace import Tracer
 from funcgrad.core.types import Prefix, Tree, Values
-from funcgrad.errors import ArgumentError, RefError
+from funcgrad.errors import RefError
 from funcgrad.ops.sharding import constrain, jaxpr_meshes
-from funcgrad.transforms.arguments import (
-    FlatFunction,
-    as_array,
-    check_leaves,
-    name_of,
-    wraps,
-)
+from funcgrad.transforms.arguments import FlatFunction, as_array, check_leaves, name_of, wraps
 from funcgrad.transforms.control.jit_primitive import jit_p
 from funcgrad.transforms.jit.choice import Choice
-from funcgrad.transforms.jit.keys import (
-    difference,
-    leaf_or_position,
-    programs_of,
-    type_key,
-    typed,
-)
+from funcgrad.transforms.jit.keys import difference, programs_of, type_key
+from funcgrad.transforms.jit.signature import Signature, SortedCall
 from funcgrad.transforms.jit.stages import (
     Lowered,
     Program,
@@ -58,7 +48,6 @@ from funcgrad.transforms.jit.stages import (
     watch_call,
 )
 from funcgrad.transforms.refs import Lending, State, aval_or_inner, refs_among, state_of
-from funcgrad.tree import PyTreeDef
 
 RETRACES_BEFORE_WARNING = 16
 # Programs that are kept of a function: a small one takes some 20 KB.
@@ -105,15 +94,10 @@ def jit(
     """
     if fun is None:
         return lambda f: jit(  # type: ignore[return-value]
-            f,
-            static_argnums=static_argnums,
-            static_argnames=static_argnames,
-            donate_argnums=donate_argnums,
-            donate_argnames=donate_argnames,
-            in_shardings=in_shardings,
-            out_shardings=out_shardings,
-            backend=backend,
-        )
+            f, static_argnums=static_argnums, static_argnames=static_argnames,
+            donate_argnums=donate_argnums, donate_argnames=donate_argnames,
+            in_shardings=in_shardings, out_shardings=out_shardings, backend=backend,
+        )  # fmt: skip
     if not callable(fun):
         raise TypeError(f"jit: the first argument must be a function, got {fun!r}")
     static = Choice.of(fun, static_argnums, static_argnames, "static")
@@ -131,16 +115,6 @@ class CacheInfo(NamedTuple):
     hits: int
     misses: int
     currsize: int
-
-
-class _Call(NamedTuple):
-    """A call's arguments, sorted into static and dynamic ones."""
-
-    leaves: list
-    in_tree: PyTreeDef
-    static: tuple
-    args: tuple
-    kwargs: dict
 
 
 def _by_python(args: tuple, kwargs: dict) -> object:
@@ -170,8 +144,7 @@ class Jitted:
     ):
         self._fun = fun
         self._in_shardings, self._out_shardings = shardings
-        self._static = static
-        self._donated = donated
+        self._signature = Signature(fun, static, donated)
         self._backend = using
         self._programs = programs_of(fun, (static, donated, shardings, using), MOST_PROGRAMS)
         self._direct: Callable[[tuple, dict], Tree] = _by_python
@@ -193,7 +166,7 @@ class Jitted:
         except (AttributeError, KeyError, TypeError):  # a callable's may be anything
             pass
         shardings = self._in_shardings, self._out_shardings
-        return _jitted, (self._fun, self._static, self._donated, shardings, self._backend)
+        return _jitted, (*self._signature, shardings, self._backend)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tree:
         began = time.perf_counter_ns() if recordings else 0
@@ -213,7 +186,7 @@ class Jitted:
     def _call(self, args: tuple, kwargs: dict) -> Tree:
         """A call by way of Python: the first ones, and those that native code can't do."""
         ctx = context.current()
-        call = self._sort(args, kwargs)
+        call = self._signature.sort(args, kwargs)
         if ctx.disable_jit:
             return self._by_itself(call, map(as_array, call.leaves))
         program = self._program(call)
@@ -231,10 +204,10 @@ class Jitted:
             outs = self._bind(program, operands)
         return program.out_tree.unflatten(outs)
 
-    def _by_itself(self, call: _Call, leaves: Iterable) -> Tree:
+    def _by_itself(self, call: SortedCall, leaves: Iterable) -> Tree:
         """What the function gives without being compiled as a unit."""
         dynamic, named = call.in_tree.unflatten(leaves)
-        return self._with_static(call)(*dynamic, **named)
+        return self._signature.of_dynamic(call)(*dynamic, **named)
 
     def _bind(self, program: Program, operands: list) -> list:
         """The results as a transformation around sees them, whose matter donation then is."""
@@ -279,7 +252,7 @@ class Jitted:
         delete_donated(program, name, operands)
         return outs
 
-    def _learn(self, call: _Call, program: Program, using: str) -> None:
+    def _learn(self, call: SortedCall, program: Program, using: str) -> None:
         """Let calls like this one be direct from now on, where the backend can."""
         times = self._learned.get(id(program), 0)
         if program.shardings is not None or times >= ENTRIES_PER_PROGRAM:
@@ -290,7 +263,7 @@ class Jitted:
         example = backend.Call(
             call.args,
             call.kwargs,
-            self._static,
+            self._signature.static,
             program.consts,
             gone_reasons(program, name),
             program.out_tree,
@@ -308,37 +281,7 @@ class Jitted:
 
     # ---- arguments and the cache
 
-    def _sort(self, args: tuple, kwargs: dict) -> _Call:
-        nums, names = self._static
-        if not nums and not names:
-            leaves, in_tree = tree.flatten((args, kwargs))
-            return _Call(leaves, in_tree, (), args, kwargs)
-        static: list[tuple[Any, Any]] = [(i, args[i]) for i in sorted(nums) if i < len(args)]
-        static += [(k, kwargs[k]) for k in sorted(names) if k in kwargs]
-        for key, value in static:
-            self._check_static(key, value)
-        dynamic_args = tuple(a for i, a in enumerate(args) if i not in nums)
-        dynamic_kwargs = {k: v for k, v in kwargs.items() if k not in names}
-        leaves, in_tree = tree.flatten((dynamic_args, dynamic_kwargs))
-        keyed = tuple((k, v, typed(v)) for k, v in static)
-        return _Call(leaves, in_tree, keyed, args, kwargs)
-
-    def _check_static(self, key: int | str, value: object) -> None:
-        name = key if isinstance(key, str) else leaf_or_position(self._fun, key)
-        if any(isinstance(x, Tracer) for x in tree.leaves(value)):
-            raise ArgumentError(
-                f"jit of {name_of(self._fun)}: static argument {name} is a tracer "
-                f"({value!r}); a static argument must be a Python value, known while tracing"
-            )
-        try:
-            hash(value)
-        except TypeError:
-            raise ArgumentError(
-                f"jit of {name_of(self._fun)}: static argument {name} must be hashable, got "
-                f"{value!r} of {type(value)}; use a tuple or a frozen dataclass"
-            ) from None
-
-    def _program(self, call: _Call) -> Program:
+    def _program(self, call: SortedCall) -> Program:
         try:
             types = tuple([type_key(x) for x in call.leaves])
         except RefError:  # a mutable array that is no more
@@ -360,10 +303,12 @@ class Jitted:
             self._tell_of_retraces(key, program)
         return program
 
-    def _trace(self, call: _Call) -> Program:
+    def _trace(self, call: SortedCall) -> Program:
         fun = self._fun
-        names = list(self._leaf_names(call))
-        flat = FlatFunction("jit", self._with_shardings(self._with_static(call)), call.in_tree)
+        names = list(self._signature.leaf_names(call))
+        flat = FlatFunction(
+            "jit", self._with_shardings(self._signature.of_dynamic(call)), call.in_tree
+        )
         places = refs_among(call.leaves)
         lent = Lending(flat, places) if places else None
         avals, start = [aval_or_inner(x) for x in call.leaves], time.perf_counter_ns()
@@ -373,7 +318,7 @@ class Jitted:
         jaxpr, consts, written = stage_with_refs(traced, avals, f"jit({name_of(fun)})", names)
         seconds = told_of_trace(name_of(fun), start, jaxpr)
         state = state_of(consts, call.leaves, lent, written)
-        donated = self._donated_mask(call)
+        donated = self._signature.donated_leaves(call)
         cut = tuple(map(sharding_of, [*consts, *call.leaves]))
         return Program(
             jaxpr,
@@ -399,41 +344,6 @@ class Jitted:
             return constrain(f"jit({name_of(fun)}): out_shardings", out, outs)
 
         return wraps(fun, "sharded")(constrained)
-
-    def _leaf_names(self, call: _Call) -> Iterable[str]:
-        nums, names = self._static
-        for i, arg in enumerate(call.args):
-            name = leaf_or_position(self._fun, i)
-            for path, _ in tree.leaves_with_path(arg) if i not in nums else ():
-                yield name + tree.keystr(path)
-        for k in sorted(call.kwargs):
-            for path, _ in tree.leaves_with_path(call.kwargs[k]) if k not in names else ():
-                yield k + tree.keystr(path)
-
-    def _donated_mask(self, call: _Call) -> list[bool]:
-        mask: list[bool] = []
-        for i, arg in enumerate(call.args):
-            if i not in self._static.nums:
-                mask += [i in self._donated.nums] * len(tree.leaves(arg))
-        for k in sorted(call.kwargs):
-            if k not in self._static.names:
-                mask += [k in self._donated.names] * len(tree.leaves(call.kwargs[k]))
-        return mask
-
-    def _with_static(self, call: _Call) -> Callable:
-        """The function of dynamic arguments alone."""
-        if not call.static:
-            return self._fun
-        nums, names = self._static
-        fixed = {k: v for k, v, _ in call.static}
-        n = len(call.args)
-
-        def fun(*dynamic: Any, **named: Any) -> Tree:
-            rest = iter(dynamic)
-            args = [fixed[i] if i in nums else next(rest) for i in range(n)]
-            return self._fun(*args, **named, **{k: v for k, v in fixed.items() if k in names})
-
-        return wraps(self._fun, "static")(fun)
 
     def _tell_of_retraces(self, last: tuple, program: Program) -> None:
         many = self._misses >= RETRACES_BEFORE_WARNING and not self._warned
@@ -464,7 +374,7 @@ class Jitted:
             b:f32[] = add a 1.0:f32[]
           in (b,) }
         """
-        call = self._sort(args, kwargs)
+        call = self._signature.sort(args, kwargs)
         program = self._program(call)
         using = self._using([*program.consts, *call.leaves])
         return Traced(program, name_of(self._fun), using)

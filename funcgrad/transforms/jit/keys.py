@@ -9,9 +9,9 @@ from weakref import WeakKeyDictionary
 
 from funcgrad.core import caches
 from funcgrad.core.array import Array
+from funcgrad.core.places.sharded import ShardedArray
 from funcgrad.core.process import fork
 from funcgrad.core.refs import Ref
-from funcgrad.core.sharded import ShardedArray
 from funcgrad.core.types import Value
 from funcgrad.transforms.arguments import leaf_names
 from funcgrad.transforms.jit.stages import Program, sharding_of

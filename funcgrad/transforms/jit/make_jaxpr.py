@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from funcgrad import tree
-from funcgrad.core.aval import ShapedArray, ShapeDtypeStruct
+from funcgrad.core.aval import ShapedArray
 from funcgrad.core.backend import explicit
+from funcgrad.core.closed import ClosedJaxpr
 from funcgrad.core.display.tracebacks import boundary
-from funcgrad.core.ir import ClosedJaxpr
 from funcgrad.core.refs import AbstractRef, Ref, settled
+from funcgrad.core.shapes import ShapeDtypeStruct
 from funcgrad.core.staging import stage_with_refs
 from funcgrad.core.types import Tree, Value
 from funcgrad.transforms.arguments import (

@@ -10,13 +10,16 @@ import numpy as np
 
 from funcgrad import tree
 from funcgrad.core import backend, context
-from funcgrad.core.array import Array, DeviceArray, device_among, settled, wrap
+from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.buffers import compiler
+from funcgrad.core.closed import ClosedJaxpr
 from funcgrad.core.display.compile_report import CompileReport, CompileStage
 from funcgrad.core.display.jaxpr_html import program_html
 from funcgrad.core.evaluation import own
-from funcgrad.core.ir import ClosedJaxpr, Jaxpr, eval_jaxpr
+from funcgrad.core.ir import Jaxpr, eval_jaxpr
+from funcgrad.core.places.device_array import DeviceArray, device_among, settled, wrap
+from funcgrad.core.places.transfers import crosses
 from funcgrad.core.refs import Ref
 from funcgrad.core.sharding import NamedSharding
 from funcgrad.core.staging import only_staging
@@ -24,7 +27,6 @@ from funcgrad.core.telemetry.events import record_event_duration_secs
 from funcgrad.core.telemetry.log import DEBUG, WARNING, logger
 from funcgrad.core.telemetry.spans import record, record_stages, recordings
 from funcgrad.core.trace import Tracer
-from funcgrad.core.transfers import crosses
 from funcgrad.core.types import Tree, Value, Values
 from funcgrad.errors import ShardingError
 from funcgrad.transforms.callbacks import calls_users

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from funcgrad import tree
-from funcgrad.core.aval import ShapeDtypeStruct
-from funcgrad.core.ir import ClosedJaxpr
+from funcgrad.core.closed import ClosedJaxpr
 from funcgrad.core.primitive import Primitive
+from funcgrad.core.shapes import ShapeDtypeStruct
 from funcgrad.core.types import Tree
 from funcgrad.transforms.arguments import as_array, is_arraylike, name_of, wraps
 from funcgrad.transforms.jit.make_jaxpr import make_jaxpr

@@ -33,7 +33,7 @@ from funcgrad.transforms.control.jit_primitive import call_jaxpr, jit_p
 from funcgrad.transforms.control.scan import scan_p
 from funcgrad.transforms.control.while_loop import while_p
 from funcgrad.transforms.derivatives.checkpoint import checkpoint_p
-from funcgrad.transforms.derivatives.grad import vjp
+from funcgrad.transforms.derivatives.linear import vjp
 from funcgrad.transforms.weights.follow import Enter, Follow, Seen, performed
 
 Pack = Callable[[Values], list]

@@ -9,7 +9,7 @@ from funcgrad import lax, nn
 from funcgrad.backends.drafts import drafter as drafts
 from funcgrad.backends.llvm.cpu import CPU
 from funcgrad.backends.plan import plan
-from funcgrad.backends.program import program_text
+from funcgrad.backends.program_text import program_text
 from funcgrad.transforms.passes.simplify import simplify
 
 

@@ -6,11 +6,12 @@ import pytest
 import funcgrad.numpy as fnp
 from funcgrad import lax
 from funcgrad.core.aval import ShapedArray
+from funcgrad.core.closed import with_constants
 from funcgrad.core.eager.impl_calls import Constant, impl_calls
 from funcgrad.core.eager.numpy_calls import numpy_calls
 from funcgrad.core.ir import eval_jaxpr
 from funcgrad.core.process.float_errors import errors, loud, quiet
-from funcgrad.core.staging import stage, with_constants
+from funcgrad.core.staging import stage
 from funcgrad.core.trace import aval_of
 from funcgrad.ops.base import sum_p, transpose_p
 from funcgrad.ops.elementwise import arithmetic, transcendental

@@ -9,8 +9,8 @@ import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import lax
 from funcgrad.core.array import Array
-from funcgrad.core.aval import ShapeDtypeStruct
 from funcgrad.core.settings import default_dtype
+from funcgrad.core.shapes import ShapeDtypeStruct
 from funcgrad.errors import ConcretizationError, DTypeError, ShapeError
 from funcgrad.transforms.derivatives.grad import grad
 from funcgrad.transforms.jit.jit import jit

@@ -5,7 +5,8 @@ import pytest
 
 import funcgrad.numpy as fnp
 from funcgrad.errors import ShapeError
-from funcgrad.transforms.derivatives.grad import grad, jvp
+from funcgrad.transforms.derivatives.grad import grad
+from funcgrad.transforms.derivatives.linear import jvp
 from funcgrad.transforms.jit.jit import jit
 from tests.numpy.compare import check_grad, same, same_as_numpy, same_batched
 

@@ -6,11 +6,12 @@ import pytest
 import funcgrad.numpy as fnp
 from funcgrad import lax, nn, random
 from funcgrad.core.array import Array
-from funcgrad.core.aval import ShapeDtypeStruct
 from funcgrad.core.ir import sub_jaxprs
+from funcgrad.core.shapes import ShapeDtypeStruct
 from funcgrad.errors import ConcretizationError, OutOfBoundsError, ShapeError
 from funcgrad.transforms.batching.vmap import vmap
-from funcgrad.transforms.derivatives.grad import grad, jvp
+from funcgrad.transforms.derivatives.grad import grad
+from funcgrad.transforms.derivatives.linear import jvp
 from funcgrad.transforms.jit.jit import jit
 from funcgrad.transforms.jit.make_jaxpr import eval_shape, make_jaxpr
 from tests.numpy.compare import check_grad, same, same_as_numpy, same_batched

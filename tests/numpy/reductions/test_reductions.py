@@ -7,8 +7,8 @@ import pytest
 
 import funcgrad.numpy as fnp
 from funcgrad.core.array import Array
-from funcgrad.core.aval import ShapeDtypeStruct
 from funcgrad.core.settings import default_dtype
+from funcgrad.core.shapes import ShapeDtypeStruct
 from funcgrad.errors import DTypeError, ShapeError
 from funcgrad.transforms.batching.vmap import vmap
 from funcgrad.transforms.derivatives.grad import grad

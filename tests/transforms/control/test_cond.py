@@ -141,6 +141,22 @@ def test_vmap_of_predicates_selects(jit):
         X > 0, np.stack([X, X, X])), np.where((X > 0)[:, None], X, 0))  # fmt: skip
 
 
+@pytest.mark.parametrize("jit", [lambda f: f, fg.jit], ids=["eager", "jit"])
+@pytest.mark.parametrize("order", [1, 2])
+def test_lanes_get_nothing_from_branches_they_do_not_take(jit, order):
+    """Derivatives of what isn't taken would be infinite or NaN there, and 0 times them NaN."""
+    branches = (lambda v: v * 0.0 + 3.0, fnp.sqrt, fnp.log, lambda v: 1.0 / v)
+    f = lambda i, x: lax.switch(i, branches, x)
+    which, xs = np.array([0, 0, 1, 2, 3]), np.array([-1.0, 0.0, 4.0, 2.0, -2.0], "float32")
+    d = functools.reduce(lambda g, _: fg.grad(g, 1), range(order), f)
+    want = np.array([[0, 0, 0.25, 0.5, -0.25], [0, 0, -1 / 32, -0.25, -0.25]][order - 1], "float32")
+    close(jit(fg.vmap(d))(which, xs), want)
+    whole = lambda xs: fnp.sum(fg.vmap(f)(which, xs))
+    first = fg.grad(whole)
+    found = first if order == 1 else lambda xs: fg.jvp(first, (xs,), (fnp.ones(5),))[1]
+    close(jit(found)(xs), want)
+
+
 def test_vmap_of_operands_keeps_the_branch():
     f = fg.vmap(lambda p, x: lax.cond(p, fnp.sin, fnp.cos, x), (None, 0))
     close(f(True, X), np.sin(X))

@@ -117,6 +117,16 @@ def test_vmap(jit):
     close(jit(fg.vmap(lambda x: fg.jvp(lambda v: double(v)["x"], (x,), (1.0,))[1]))(X), [32, 8, 2])
 
 
+@jits
+def test_lanes_get_nothing_from_turns_they_do_not_take(jit):
+    """A turn more would take the root of a negative number."""
+    h = lambda a: lax.while_loop(lambda s: s < 5.0, lambda s: s + fnp.sqrt(5 - s), a, max_steps=30)
+    xs = np.array([1.0, 4.0, 6.0], "float32")
+    each = [fg.grad(h)(x) for x in xs]
+    assert np.isfinite(each).all()
+    close(jit(fg.grad(lambda xs: fnp.sum(fg.vmap(h)(xs))))(xs), np.stack(each))
+
+
 def test_a_lane_that_is_done_stays_as_it_is():
     f = lambda x: lax.while_loop(lambda c: c[0] > 0, lambda c: (c[0] - 1, c[1] / c[0]), (x, 100.0))
     out = fg.vmap(f)(np.array([1, 3], "int32"))

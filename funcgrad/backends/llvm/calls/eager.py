@@ -38,9 +38,10 @@ from funcgrad.backends.llvm.native.engine import here
 from funcgrad.backends.llvm.native.sources import generator
 from funcgrad.backends.llvm.native.target import needs_llvm
 from funcgrad.core import caches, context
-from funcgrad.core.array import Array, wrap
+from funcgrad.core.array import Array
 from funcgrad.core.eager.functions import EagerFunction, Recipe
 from funcgrad.core.eager.large import LargeImpl
+from funcgrad.core.places.device_array import wrap
 from funcgrad.core.process import float_errors, fork
 
 eager_code = Late("funcgrad.backends.llvm.calls.eager_code")

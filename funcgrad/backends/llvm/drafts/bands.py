@@ -23,11 +23,11 @@ from funcgrad.backends.loops.ir import (
     Kernel,
     Load,
     Loop,
-    Op,
     Stmt,
     Store,
     Value,
-    While,
+    rewritten,
+    used_as_scalars,
     walk,
 )
 from funcgrad.backends.program import GemmStep, KernelStep, LoopStep, Ref, Step
@@ -112,7 +112,12 @@ def sliced_kernel(
     shared: the kernel that stands for equal ones
     """
     axis = kernel.axes[0] if kernel.axes else None
-    if axis is None or not axis.size or axis.size % rows or axis.value in _named(kernel.body):
+    if (
+        axis is None
+        or not axis.size
+        or axis.size % rows
+        or axis.value in used_as_scalars(kernel.body)
+    ):
         return None
     steps = {b: _step(kernel, b, axis.value) for b in kernel.params}
     if any(s is None or s < 0 for s in steps.values()):
@@ -128,7 +133,11 @@ def sliced_kernel(
         fewer = axis.size - n * points
         made = {b: replace(b, size=b.size - fewer * (steps.get(b) or 0)) for b in kernel.buffers}
         axes = (Axis(axis.value, n * points), *kernel.axes[1:])
-        body = _with_buffers(kernel.body, made)
+
+        def in_parts(s: Stmt) -> Stmt:
+            return replace(s, buffer=made[s.buffer]) if isinstance(s, Load | Store) else s
+
+        body = rewritten(kernel.body, in_parts)
         part = shared(Kernel(kernel.name, tuple(made.values()), axes, body, kernel.in_place))
         return lambda refs: KernelStep(part, tuple(refs))
 
@@ -160,32 +169,6 @@ def _ends(kernel: Kernel, buffer: Buffer, axis: Axis, points: int) -> tuple[int,
         low = min(low, index.const + sum(min(0, x) for x in ends))
         high = max(high, index.const + sum(max(0, x) for x in ends) + 1)
     return low, high
-
-
-def _named(body: Sequence[Stmt]) -> set[Value]:
-    """The values that something beside indices reads."""
-    found: set = set()
-    for s in walk(body):
-        if isinstance(s, Op):
-            found.update(s.args)
-        elif isinstance(s, Load | Store):
-            found.update((s.guard, s.value) if isinstance(s, Store) else (s.guard,))
-        else:
-            found.update(x for c in s.carries for x in (c.start, c.next))
-    return found
-
-
-def _with_buffers(body: Sequence[Stmt], made: dict[Buffer, Buffer]) -> tuple[Stmt, ...]:
-    out: list[Stmt] = []
-    for s in body:
-        if isinstance(s, Load | Store):
-            s = replace(s, buffer=made[s.buffer])
-        elif isinstance(s, While):
-            s = replace(s, test=_with_buffers(s.test, made), body=_with_buffers(s.body, made))
-        elif isinstance(s, Loop):
-            s = replace(s, body=_with_buffers(s.body, made))
-        out.append(s)
-    return tuple(out)
 
 
 # ---- groups

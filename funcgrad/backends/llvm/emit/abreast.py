@@ -15,7 +15,6 @@ from funcgrad.backends.llvm.emit.schedule import (
     Piece,
     coefficient,
     cost,
-    used_as_scalars,
 )
 from funcgrad.backends.loops.ir import (
     Axis,
@@ -29,6 +28,7 @@ from funcgrad.backends.loops.ir import (
     Stmt,
     Store,
     Value,
+    used_as_scalars,
 )
 from funcgrad.core.record import replace
 

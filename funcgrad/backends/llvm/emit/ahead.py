@@ -25,6 +25,7 @@ from funcgrad.backends.loops.ir import (
     Store,
     Value,
     While,
+    reads,
     walk,
 )
 
@@ -215,12 +216,9 @@ def _needed(
         if s is None or v in found:
             continue
         found[v] = s
-        if isinstance(s, Op):
-            todo += [a for a in s.args if isinstance(a, Value)]
-        elif s.guard is not None or s.buffer.role != "in":
+        if not isinstance(s, Op) and (s.guard is not None or s.buffer.role != "in"):
             return []
-        else:
-            todo += [u for _, u in s.index.terms]
+        todo += [a for a in reads(s) if isinstance(a, Value)]
     return list(found.values()) if moves else []
 
 

@@ -23,9 +23,9 @@ from funcgrad.backends.loops.ir import (
     Op,
     Operand,
     Stmt,
-    Store,
     Value,
     While,
+    reads,
     walk,
 )
 
@@ -202,15 +202,11 @@ def _uniform(kernel: Kernel, axis: Value) -> set[Value]:
     for s in walk(kernel.body):
         if isinstance(s, Loop):
             fixed.add(s.axis)
-        elif isinstance(s, Op):
-            if all(isinstance(a, Const) or a in fixed for a in s.args):
-                fixed.add(s.out)
-        elif isinstance(s, Load) and s.buffer.role == "in" and s.buffer not in shared:
-            needed = [v for _, v in s.index.terms]
-            if isinstance(s.guard, Value):
-                needed.append(s.guard)
-            if all(v in fixed for v in needed):
-                fixed.add(s.out)
+            continue
+        stays = isinstance(s, Load) and s.buffer.role == "in" and s.buffer not in shared
+        known = all(isinstance(a, Const) or a in fixed for a in reads(s))
+        if known and (isinstance(s, Op) or stays):
+            fixed.add(s.out)  # type: ignore[union-attr]
     return fixed
 
 
@@ -218,14 +214,7 @@ def _uses(body: Sequence[Stmt]) -> dict[Value, list[Any]]:
     """The statements that read a value; a loop reads what it carries from and to."""
     uses: dict[Value, list[Any]] = {}
     for s in walk(body):
-        if isinstance(s, Op):
-            read = list(s.args)
-        elif isinstance(s, Load | Store):
-            read = [v for _, v in s.index.terms]
-            read += [a for a in (s.guard, getattr(s, "value", None)) if a is not None]
-        else:
-            read = [a for c in s.carries for a in (c.start, c.next)]
-        for v in read:
+        for v in reads(s):
             if isinstance(v, Value):
                 uses.setdefault(v, []).append(s)
     return uses

@@ -30,6 +30,7 @@ from funcgrad.backends.loops.ir import (
     Store,
     Value,
     While,
+    reads,
     walk,
 )
 
@@ -55,7 +56,7 @@ class Edges:
 
     def __init__(self, kernel: Kernel, vector_bits: int):
         self.made = {s.out: s for s in walk(kernel.body) if isinstance(s, Op)}
-        self.uses = Counter(v for s in walk(kernel.body) for v in _read(s))
+        self.uses = Counter(v for s in walk(kernel.body) for v in reads(s))
         # LLVM's vectors hold as many elements as fit of the widest.
         width = max((b.dtype.itemsize for b in kernel.params if b.size > 1), default=1)
         self.lanes = vector_bits // 8 // width
@@ -302,20 +303,3 @@ def _opposite(s: Op, t: Op) -> bool:
     (x, a), (y, b) = s.args, t.args
     same = x is y and isinstance(a, Const) and isinstance(b, Const) and a.value == b.value
     return same and _OPPOSITE.get(s.name) == t.name and x.dtype.kind != "f"
-
-
-def _read(s: Stmt) -> Iterator[Operand]:
-    """The values that a statement itself reads."""
-    if isinstance(s, Op):
-        yield from s.args
-    elif isinstance(s, Load | Store):
-        yield from (v for _, v in s.index.terms)
-        if s.guard is not None:
-            yield s.guard
-        if isinstance(s, Store):
-            yield s.value
-    else:
-        for c in s.carries:
-            yield from (c.start, c.next)
-        if isinstance(s, While):
-            yield s.condition

@@ -25,6 +25,7 @@ from funcgrad.backends.loops.ir import (
     Store,
     Value,
     While,
+    used_as_scalars,
     walk,
 )
 from funcgrad.core.record import Record, fresh, replace
@@ -180,20 +181,6 @@ def _joins(p: Axis, q: Axis, indices: Sequence[Index], named: set[Value]) -> boo
     if p is q or p.value in named or q.value in named:
         return False
     return all(coefficient(i, p.value) == q.size * coefficient(i, q.value) for i in indices)
-
-
-def used_as_scalars(body: Sequence[Stmt]) -> set[Value]:
-    """The values that ops, guards and stores read, beside those that indices name."""
-    used: set[Value] = set()
-    for s in walk(body):
-        if isinstance(s, Op):
-            used.update(a for a in s.args if isinstance(a, Value))
-        elif isinstance(s, Load | Store):
-            used.update(a for a in (s.guard, getattr(s, "value", None)) if isinstance(a, Value))
-        else:
-            for c in s.carries:
-                used.update(a for a in (c.start, c.next) if isinstance(a, Value))
-    return used
 
 
 def coefficient(index: Index, axis: Value) -> int:

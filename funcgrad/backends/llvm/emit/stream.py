@@ -25,6 +25,7 @@ from funcgrad.backends.loops.ir import (
     Store,
     Value,
     While,
+    reads,
     walk,
 )
 
@@ -142,13 +143,7 @@ def _rows(e: Any, body: Sequence[Stmt], axis: Value) -> list[Store]:
 def _read_before(e: Any, body: Sequence[Stmt], axis: Value) -> None:
     """Read what both ways need: in a block of points, it is read from its array at first use."""
     made = {s.out for s in body if isinstance(s, Op | Load)} | {axis}
-    used: list[Any] = []
-    for s in body:
-        if isinstance(s, Op):
-            used += s.args
-        elif isinstance(s, Load | Store):
-            used += [s.guard, getattr(s, "value", None), *(v for _, v in s.index.terms)]
-    for v in used:
+    for v in [v for s in body for v in reads(s)]:
         if isinstance(v, Value) and v not in made:
             e.read(v)
 

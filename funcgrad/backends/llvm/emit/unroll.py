@@ -19,7 +19,6 @@ from funcgrad.backends.llvm.emit.schedule import (
     SHORT,
     coalesce,
     coefficient,
-    used_as_scalars,
 )
 from funcgrad.backends.loops.builder import add_indices, index_key, operand_key, scale_index
 from funcgrad.backends.loops.ir import (
@@ -36,6 +35,8 @@ from funcgrad.backends.loops.ir import (
     Store,
     Value,
     While,
+    reads,
+    used_as_scalars,
 )
 from funcgrad.core.eager.large import LARGE
 from funcgrad.core.record import replace
@@ -254,10 +255,5 @@ def _needed(stmts: Sequence[Stmt]) -> list[Stmt]:
     for s in reversed(stmts):
         if isinstance(s, Store) or s.out in used:  # type: ignore[union-attr]
             kept.append(s)
-            if isinstance(s, Op):
-                used.update(s.args)
-            else:
-                assert isinstance(s, Load | Store)
-                used.update(v for _, v in s.index.terms)
-                used.update(a for a in (s.guard, getattr(s, "value", None)) if a is not None)
+            used.update(reads(s))
     return kept[::-1]

@@ -136,14 +136,11 @@ class Packed:
         """Multiplies tiles [begin, end) of the block's part of C."""
         code = Code(self.parts.module, "tile_task", [PTR, I64, I64])
         job, tile, acc = Record(code, JOB, code.args[0]), self.tile, self.fmt.acc
-        depth = tile.depth
         row_tiles, mt, nt = job["row_tiles"], job["mt"], job["nt"]
         m, n, k, rs, cs = job["ml"], job["nl"], job["kl"], job["c_rs"], job["c_cs"]
-        pa, pb, c = job.pointer_at("pa"), job.pointer_at("pb"), job.pointer_at("c")
-        pa_step, pb_step, prepacked = job["pa_step"], job["pb_step"], job["prepacked"].ne(0)
-        c = code.at(c, job["ic"] * rs + job["jc"] * cs, acc)
-        add_first = job["add"] + job["ko"]
-        sums = code.variable(PTR, c)
+        prepacked = job["prepacked"].ne(0)
+        start = job["ic"] * rs + job["jc"] * cs
+        sums = code.variable(PTR, code.at(job.pointer_at("c"), start, acc))
         rounds = job["rounds"].ne(0) if self.parts.narrow else None
         if rounds is not None:
             rs, cs = rounds.select(nt, rs), rounds.select(1, cs)
@@ -153,7 +150,7 @@ class Packed:
         if apart is not None:
             with code.when(apart):
                 sums.set(code.call(self.parts.take, mt * n * self.fmt.acc_bytes))
-        own = code.variable(PTR, pb)
+        own = code.variable(PTR, job.pointer_at("pb"))
         own_depth = min(tile.kc, OWN_DEPTH * tile.along)
         depths = (equal_parts(k, most, tile.unit) for most in (tile.kc, own_depth))
         kc = prepacked.select(*depths)
@@ -170,22 +167,12 @@ class Packed:
             if apart is not None:
                 at = code.at(at, apart.select(0 - i0 * n, 0), acc)
             with code.range(0, k, kc) as pc:
-                kl, add = (k - pc).min(kc), add_first + pc
+                some = pc, (k - pc).min(kc)
                 with code.when(~prepacked):
-                    self._pack(code, job, "b", own.get(), (j0, j1), (pc, kl), own_step)
-                # Along rows of C first: a column of tiles would walk memory in long strides.
-                strip = TILE_PANELS * tile.cols if self.parts.finishes else nt
-                with (
-                    code.range(j0, j1, strip) as first,
-                    code.range(i0, i1, tile.rows) as i,
-                    code.range(first, (first + strip).min(j1), tile.cols) as j,
-                ):
-                    ready = code.at(pb, j // tile.cols * pb_step + depth(pc) * tile.cols, acc)
-                    fresh = code.at(own.get(), (j - j0) // tile.cols * own_step, acc)
-                    bp = prepacked.pick(ready, fresh)
-                    ap = code.at(pa, i // tile.rows * pa_step + depth(pc) * tile.rows, acc)
-                    cp = code.at(at, i * rs + j * cs, acc)
-                    self.choose_kernel(code, (depth(kl), ap, bp, cp, rs, cs, m - i, n - j, add))
+                    self._pack(code, job, "b", own.get(), (j0, j1), some, own_step)
+                self._tiles(
+                    code, job, (i0, i1), (j0, j1), some, (own.get(), own_step), (at, rs, cs)
+                )
             if rounds is not None:
                 with code.when(rounds):
                     self._round(code, job, sums.get(), (i0, i1), (j0, j1))
@@ -200,6 +187,35 @@ class Packed:
             code.call(self.parts.give, own.get())
         code.ret()
         return code.function
+
+    def _tiles(
+        self, code: Code, job: Record, rows: tuple[Int, Int], columns: tuple[Int, Int],
+        along: tuple[Int, Int], own: tuple[ir.Value, Int], c: tuple[ir.Value, Int, Int],
+    ) -> None:  # fmt: skip
+        """Multiplies rows and columns of a tile, `along` from one place of k on for some.
+
+        own: where these columns of B lie packed if B isn't as a whole, and how far panels are apart
+        c: where the block's part of C begins, and its strides
+        """
+        (j0, j1), (pc, kl), (panels, own_step), (at, rs, cs) = columns, along, own, c
+        tile, acc, depth, m, n = self.tile, self.fmt.acc, self.tile.depth, job["ml"], job["nl"]
+        pa, pb, pa_step, pb_step = (
+            job.pointer_at("pa"), job.pointer_at("pb"), job["pa_step"], job["pb_step"]
+        )  # fmt: skip
+        prepacked, add = job["prepacked"].ne(0), job["add"] + job["ko"] + pc
+        # Along rows of C first: a column of tiles would walk memory in long strides.
+        strip = TILE_PANELS * tile.cols if self.parts.finishes else job["nt"]
+        with (
+            code.range(j0, j1, strip) as first,
+            code.range(*rows, tile.rows) as i,
+            code.range(first, (first + strip).min(j1), tile.cols) as j,
+        ):
+            ready = code.at(pb, j // tile.cols * pb_step + depth(pc) * tile.cols, acc)
+            fresh = code.at(panels, (j - j0) // tile.cols * own_step, acc)
+            bp = prepacked.pick(ready, fresh)
+            ap = code.at(pa, i // tile.rows * pa_step + depth(pc) * tile.rows, acc)
+            cp = code.at(at, i * rs + j * cs, acc)
+            self.choose_kernel(code, (depth(kl), ap, bp, cp, rs, cs, m - i, n - j, add))
 
     def _finish(self, code: Code, job: Record, sums: ir.Value, rows: tuple[Int, Int]) -> None:
         """Rows of the block, given to what consumes them; sums: where its first one would lie."""

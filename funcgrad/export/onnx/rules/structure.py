@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from funcgrad.core.closed import constant_p
 from funcgrad.core.ir import Eqn
-from funcgrad.core.staging import constant_p
 from funcgrad.export.onnx.bits import bitcast
 from funcgrad.export.onnx.dims import Dim
 from funcgrad.export.onnx.graph import Graph, Tensor, Untranslatable

@@ -7,10 +7,11 @@ from copy import deepcopy
 import numpy as np
 
 from funcgrad.core import backend
-from funcgrad.core.array import Array, DeviceArray
+from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.buffers import Buffer
 from funcgrad.core.methods import fact
+from funcgrad.core.places.device_array import DeviceArray
 from funcgrad.core.sharding import NamedSharding, Shard
 
 
