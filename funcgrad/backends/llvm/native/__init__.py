@@ -8,7 +8,9 @@ What it is for:
 
 Making it:
 
-- `code`: writing LLVM's IR with Python's operators
+- `ir`: LLVM's IR as text: types, values, functions, modules
+- `builder`: writes instructions into functions
+- `code`: writing them with Python's operators
 - `compiler`: LLVM at work: text in, object code out
 - `libllvm`: LLVM by the C functions of llvmlite's library
 - `together`: tasks on all processors, while more of them come

@@ -1,6 +1,6 @@
 """Machine code in this process: compiled, found on disk, linked, and unloaded when it is dead.
 
-One `Engine` per target takes a module (text or llvmlite's builder) to `compiler`, which is loaded
+One `Engine` per target takes a module (text, or what writes it) to `compiler`, which is loaded
 only then, lays the object out as an image and maps it (`images`). Code on disk names what it calls,
 so that `Engine.load` finds a program with all of its parts. Linked code stays as long as the
 process, or if asked for as its `Library`.
@@ -24,8 +24,7 @@ from funcgrad.backends.llvm.native.target import Target, default_target, llvm_ve
 from funcgrad.core.process import fork
 
 if TYPE_CHECKING:
-    from llvmlite import ir
-
+    from funcgrad.backends.llvm.native import ir
     from funcgrad.backends.llvm.native.libllvm import Module
 
 compiler = Late("funcgrad.backends.llvm.native.compiler")
