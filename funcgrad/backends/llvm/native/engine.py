@@ -12,13 +12,15 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakValueDictionary, finalize
 
 from funcgrad.backends.late import Late
 from funcgrad.backends.llvm.native import objects
-from funcgrad.backends.llvm.native.images import Image, lay_out, process_address
+from funcgrad.backends.llvm.native.images import Image, Turning, lay_out, process_address
 from funcgrad.backends.llvm.native.sources import linking
 from funcgrad.backends.llvm.native.target import Target, default_target, llvm_version
 from funcgrad.core.process import fork
@@ -35,6 +37,9 @@ Links: TypeAlias = "Mapping[str, Library] | Callable[[], Mapping[str, Library]]"
 
 # What LLVM calls for conversions of float16 on a target that doesn't convert them.
 HALF_CALLS = ("__extendhfsf2", "__truncsfhf2", "__truncdfhf2")
+
+# Whether routines run as they are soonest translated, and their optimized code when it's there.
+_soon: ContextVar[bool] = ContextVar("soon", default=False)
 
 _init_lock = fork.lock()
 _engines: dict[Target, Engine] = {}
@@ -137,10 +142,11 @@ class Engine:
     def __init__(self, target: Target):
         self.target = target
         self.salt = f"{llvm_version()}|{target}|{linking()}"
-        self._lock = threading.Lock()
+        self._lock, self._settling = threading.Lock(), threading.Lock()
         self._kept: dict[str, Library] = {}
         self._libraries: WeakValueDictionary[str, Library] = WeakValueDictionary()
         self._dead: deque[Any] = deque()
+        self._left: list[Callable[[], None]] = []  # what optimizes code that runs as it is
         self._building: dict[str, threading.Event] = {}
         self._symbols: dict[str, int | Library | Callable[[], int | Library]] = {}
         self._linker: Any = None
@@ -203,7 +209,8 @@ class Engine:
         Functions and globals that the module declares come from *links*, then from `bind`, then
         from the process (libc, libm). Code with *links* (which may be empty) is unloaded after its
         `Library` has died; other code stays. A function that gives the links is called when they
-        are needed: they may be compiled meanwhile. Raises InvalidIR if LLVM rejects the module, and
+        are needed: they may be compiled meanwhile. In a `soon` block, code that has a key and stays
+        is optimized later (`improve`). Raises InvalidIR if LLVM rejects the module, and
         RuntimeError if a declared symbol is found nowhere.
 
         >>> lib = engine().compile("define i64 @twice(i64 %x) {  %y = add i64 %x, %x ret i64 %y }")
@@ -217,10 +224,9 @@ class Engine:
             if not self.target.runs_here:
                 return self._library(_written(links), level, name)
             code = self._found(name, links or {})
-            if code is None:
-                with objects.first(name):
-                    code = self._found(name, links or {})
-                    code = code or self._compiled(module, level, name, links or {})
+            if code is None and _soon.get() and level and key and links is None:
+                code = self._translated(_text(module), level, name)
+            code = code or self._made(module, level, name, links or {})
             return self._library(code, level, name)
 
         library = self._once(name, build)
@@ -232,6 +238,23 @@ class Engine:
                 self._kept[name] = library
                 library._end.detach()
         return library
+
+    def improve(self) -> None:
+        """Begin to optimize what was compiled `soon`, beside what the program does next.
+
+        >>> engine().improve()
+        """
+        if self._left:
+            fork.beside(self.settle)
+
+    def settle(self) -> None:
+        """Optimize what was compiled `soon`, and wait until nobody is at it.
+
+        >>> engine().settle()
+        """
+        with self._settling:
+            while self._left:
+                self._left.pop(0)()
 
     def load(self, name: str) -> Library | None:
         """A library by its name on disk, with the libraries that it calls; None if it or one of
@@ -261,7 +284,7 @@ class Engine:
 
         >>> engine().after_fork()
         """
-        self._lock = threading.Lock()
+        self._lock, self._settling = threading.Lock(), threading.Lock()
         self._building.clear()
 
     def _name(self, text: str, level: int, is_text: bool) -> str:
@@ -326,9 +349,41 @@ class Engine:
             objects.save(name, head, body)
         return self._link(head, body, found, True)
 
+    def _made(self, module: Source, level: int, name: str, links: Links) -> _Code:
+        with objects.first(name):
+            found = self._found(name, links)
+            return found or self._compiled(module, level, name, links)
+
+    def _translated(self, text: str, level: int, name: str) -> _Code | None:
+        """Code that is optimized later; None for a target that has no images."""
+        head, body, size = compiler.translated(self.target, text, self._file)
+        if "object" in head:
+            return None
+        head["bytes"] = size
+        code = self._link(head, body, self._imports(head, {}), False)
+        code.symbols = Turning(code.symbols)
+
+        def optimize() -> None:
+            with suppress(RuntimeError, MemoryError):  # it runs as it is
+                better = self._made(text, level, name, {})
+                code.uses |= better.uses
+                code.symbols.turn(better.symbols)
+
+        self._left.append(optimize)
+        return code
+
     def _compiled(self, module: Source, level: int, name: str, links: Links) -> _Code:
         self._unload()
         head, body, size = compiler.compiled(self.target, _text(module), level, self._file)
+        found = self._imports(head, links)
+        head["needs"] = _needs(found)
+        head["bytes"] = size
+        code = self._link(head, body, found, False)
+        objects.save(name, head, body)
+        return code
+
+    def _imports(self, head: dict[str, Any], links: Links) -> dict[str, int | Library]:
+        """What code calls of others."""
         links = links() if callable(links) else links
         found = {}
         for symbol in head["imports"]:
@@ -339,11 +394,7 @@ class Engine:
                     "process; bind(name, address) it before compiling"
                 )
             found[symbol] = at
-        head["needs"] = _needs(found)
-        head["bytes"] = size
-        code = self._link(head, body, found, False)
-        objects.save(name, head, body)
-        return code
+        return found
 
     def _file(self, module: Module) -> tuple[dict[str, Any], bytes, int]:
         """What is kept of a module: facts and bytes; and the size of its object."""
@@ -409,6 +460,22 @@ def engine(target: Target | None = None) -> Engine:
         if target not in _engines:
             _engines[target] = Engine(target)
         return _engines[target]
+
+
+@contextmanager
+def soon() -> Iterator[None]:
+    """In a `with`: routines that aren't on disk run as they are soonest translated, several times
+    slower, until the engine has optimized them (`Engine.improve`, or `settle` before long work).
+
+    >>> with soon():
+    ...     library = engine().compile("define i32 @five() { ret i32 5 }", key="five")
+    >>> engine().settle()
+    """
+    before = _soon.set(True)
+    try:
+        yield
+    finally:
+        _soon.reset(before)
 
 
 def here() -> Engine:

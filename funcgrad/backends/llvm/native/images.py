@@ -189,15 +189,57 @@ class Image:
             self.close()
             raise RuntimeError(f"the system doesn't let compiled code run: {reason}")
         self.exports = {name: base + offset for name, offset in head["exports"].items()}
+        self._own, self._code = head["own"], base + code
 
     def __getitem__(self, name: str) -> int:
         return self.exports[name]
+
+    def functions(self) -> list[str]:
+        """The names of what it exports that isn't memory."""
+        return [name for name, place in self.exports.items() if place < self._code]
+
+    def share(self, memory: Mapping[str, int]) -> None:
+        """Have it use memory at these addresses for what it exports by these names."""
+        moved = {self.exports[name] - self._base: to for name, to in memory.items()}
+        for at, offset in self._own:
+            if offset in moved:
+                ctypes.c_uint64.from_address(self._base + at).value = moved[offset]
+
+    def fill(self, addresses: list[int]) -> None:
+        """Let the table of what it imports have other addresses."""
+        for i, address in enumerate(addresses):
+            ctypes.c_uint64.from_address(self._code + 8 * i).value = address
 
     def close(self) -> None:
         """Unmap it: nothing may run it any more."""
         base, self._base = self._base, 0
         if base:
             _libc().munmap(base, self._size)
+
+
+class Turning:
+    """What an image exports, at addresses that stay when the code becomes that of another image.
+
+    Functions are jumps by a table. Memory stays where it was: the other image uses it.
+    """
+
+    def __init__(self, image: Image):
+        self._names = image.functions()
+        size = 8 * len(self._names)
+        code = -(-size // _PAGE) * _PAGE
+        stubs = b"".join(_STUB.pack(_JUMP, code - 6) for _ in self._names)
+        places = {name: 8 * i for i, name in enumerate(self._names)}
+        head = {"exports": places, "own": [], "absolute": [], "code": code, "size": 2 * code}
+        self._jumps = Image(head, stubs, [image[name] for name in self._names])
+        self._memory = {n: at for n, at in image.exports.items() if n not in places}
+
+    def __getitem__(self, name: str) -> int:
+        return self._memory[name] if name in self._memory else self._jumps[name]
+
+    def turn(self, image: Image) -> None:
+        """Go on with the code of another image of the same module."""
+        image.share(self._memory)
+        self._jumps.fill([image[name] for name in self._names])
 
 
 def process_address(name: str) -> int:
