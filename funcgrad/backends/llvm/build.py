@@ -21,7 +21,8 @@ from funcgrad.backends.llvm.emit.kernels import KernelCache, merge
 from funcgrad.backends.llvm.executable import ENTRY, Executable, Facts
 from funcgrad.backends.llvm.host import emit_host
 from funcgrad.backends.llvm.host_steps import exchange_steps, host_steps, needs, written_inputs
-from funcgrad.backends.llvm.native.engine import Engine, Library, engine, soon
+from funcgrad.backends.llvm.native.engine import Engine, Library, engine
+from funcgrad.backends.llvm.native.later import soon
 from funcgrad.backends.llvm.native.together import Together
 from funcgrad.backends.loops.ir import Kernel
 from funcgrad.backends.plan import plan
@@ -51,7 +52,7 @@ memory = Late("funcgrad.backends.llvm.runtime.memory")
 
 _SHORT = 20_000  # operations and bytes, in some microseconds
 _MANY_TURNS = 8
-_BRIEF = 10_000_000  # operations and bytes that code which isn't optimized does in some milliseconds
+_BRIEF = 10_000_000  # operations and bytes, in milliseconds by code that isn't optimized
 
 _lock = fork.lock()
 _cache: KernelCache | None = None
@@ -110,9 +111,9 @@ class Built:
         )
         with Together() as work:
             brief = program.flops + program.bytes_moved < _BRIEF
-            tasks = [work.add(partial(_soon, x) if brief else x) for x in needs(program)]
+            tasks = [work.add(partial(soon, x, brief)) for x in needs(program)]
             natives, compiled, own = cache.compile(
-                program.kernels(), work, not repeats, set(_often(program.steps))
+                program.kernels(), work, not repeats, set(_often(program.steps)), brief
             )
             if program.arena_bytes and cache.engine.target.runs_here:
                 work.add(lambda: memory.allocator())
@@ -127,9 +128,9 @@ class Built:
             text = merge([*own, emit_host(program, natives, ENTRY)])
             work.add(partial(self._compile_host, cache.engine, text, repeats, links))
         if brief:
-            cache.engine.improve()
+            cache.engine.later.begin()
         else:
-            cache.engine.settle()
+            cache.engine.later.settle(self.library)
         end = time.perf_counter()
         self._times = [*times, (ready or [end])[0], end]
         self._asks = any(n.asks for n in natives.values())
@@ -210,11 +211,6 @@ class Built:
         """The number of an exchange's communicator, and what it exchanges."""
         step = exchange_steps(self.program.steps)[number]
         return step.comm, f"{step.kind} of {step.dtype.name}[{max(step.blocks) * step.count}]"
-
-
-def _soon(task: Callable[[], Any]) -> None:
-    with soon():
-        task()
 
 
 def _often(steps: Sequence[Step], turns: float = 1) -> Iterator[Kernel]:

@@ -18,6 +18,7 @@ Making it:
 Keeping and loading it:
 
 - `engine`: compiled, or found on disk; linked; unloaded when it is dead
+- `later`: code that runs as it is soonest translated, until its optimized form is there
 - `images`: objects laid out as they lie in memory, so that nothing has to link them
 - `linker`: links the others, by way of LLVM
 - `objects`: compiled code on disk

@@ -12,15 +12,16 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
-from weakref import WeakValueDictionary, finalize
+from weakref import WeakValueDictionary, finalize, ref
 
 from funcgrad.backends.late import Late
 from funcgrad.backends.llvm.native import objects
 from funcgrad.backends.llvm.native.images import Image, Turning, lay_out, process_address
+from funcgrad.backends.llvm.native.later import Later, may_wait
 from funcgrad.backends.llvm.native.sources import linking
 from funcgrad.backends.llvm.native.target import Target, default_target, llvm_version
 from funcgrad.core.process import fork
@@ -37,9 +38,6 @@ Links: TypeAlias = "Mapping[str, Library] | Callable[[], Mapping[str, Library]]"
 
 # What LLVM calls for conversions of float16 on a target that doesn't convert them.
 HALF_CALLS = ("__extendhfsf2", "__truncsfhf2", "__truncdfhf2")
-
-# Whether routines run as they are soonest translated, and their optimized code when it's there.
-_soon: ContextVar[bool] = ContextVar("soon", default=False)
 
 _init_lock = fork.lock()
 _engines: dict[Target, Engine] = {}
@@ -142,11 +140,11 @@ class Engine:
     def __init__(self, target: Target):
         self.target = target
         self.salt = f"{llvm_version()}|{target}|{linking()}"
-        self._lock, self._settling = threading.Lock(), threading.Lock()
+        self._lock = threading.Lock()
         self._kept: dict[str, Library] = {}
         self._libraries: WeakValueDictionary[str, Library] = WeakValueDictionary()
         self._dead: deque[Any] = deque()
-        self._left: list[Callable[[], None]] = []  # what optimizes code that runs as it is
+        self.later = Later()
         self._building: dict[str, threading.Event] = {}
         self._symbols: dict[str, int | Library | Callable[[], int | Library]] = {}
         self._linker: Any = None
@@ -209,8 +207,8 @@ class Engine:
         Functions and globals that the module declares come from *links*, then from `bind`, then
         from the process (libc, libm). Code with *links* (which may be empty) is unloaded after its
         `Library` has died; other code stays. A function that gives the links is called when they
-        are needed: they may be compiled meanwhile. In a `soon` block, code that has a key and stays
-        is optimized later (`improve`). Raises InvalidIR if LLVM rejects the module, and
+        are needed: they may be compiled meanwhile. Code of a `soon` task is optimized later.
+        Raises InvalidIR if LLVM rejects the module, and
         RuntimeError if a declared symbol is found nowhere.
 
         >>> lib = engine().compile("define i64 @twice(i64 %x) {  %y = add i64 %x, %x ret i64 %y }")
@@ -224,8 +222,12 @@ class Engine:
             if not self.target.runs_here:
                 return self._library(_written(links), level, name)
             code = self._found(name, links or {})
-            if code is None and _soon.get() and level and key and links is None:
-                code = self._translated(_text(module), level, name)
+            if code is None and level and may_wait(text := _text(module)):
+                code = self._translated(text, links or {})
+                if code is not None:
+                    library = self._library(code, level, name)
+                    self.later.add(name, partial(self._optimize, ref(library), text, links or {}))
+                    return library
             code = code or self._made(module, level, name, links or {})
             return self._library(code, level, name)
 
@@ -238,23 +240,6 @@ class Engine:
                 self._kept[name] = library
                 library._end.detach()
         return library
-
-    def improve(self) -> None:
-        """Begin to optimize what was compiled `soon`, beside what the program does next.
-
-        >>> engine().improve()
-        """
-        if self._left:
-            fork.beside(self.settle)
-
-    def settle(self) -> None:
-        """Optimize what was compiled `soon`, and wait until nobody is at it.
-
-        >>> engine().settle()
-        """
-        with self._settling:
-            while self._left:
-                self._left.pop(0)()
 
     def load(self, name: str) -> Library | None:
         """A library by its name on disk, with the libraries that it calls; None if it or one of
@@ -284,7 +269,8 @@ class Engine:
 
         >>> engine().after_fork()
         """
-        self._lock, self._settling = threading.Lock(), threading.Lock()
+        self._lock = threading.Lock()
+        self.later.after_fork()
         self._building.clear()
 
     def _name(self, text: str, level: int, is_text: bool) -> str:
@@ -324,7 +310,7 @@ class Engine:
         """A library is dead, which may happen anywhere, and LLVM can't be called anywhere."""
         if sys is None or sys.is_finalizing():
             return
-        if isinstance(symbols, Image):
+        if isinstance(symbols, Image | Turning):
             symbols.close()
         else:
             self._dead.append(symbols)
@@ -354,23 +340,25 @@ class Engine:
             found = self._found(name, links)
             return found or self._compiled(module, level, name, links)
 
-    def _translated(self, text: str, level: int, name: str) -> _Code | None:
+    def _translated(self, text: str, links: Links) -> _Code | None:
         """Code that is optimized later; None for a target that has no images."""
         head, body, size = compiler.translated(self.target, text, self._file)
         if "object" in head:
             return None
         head["bytes"] = size
-        code = self._link(head, body, self._imports(head, {}), False)
+        code = self._link(head, body, self._imports(head, links), False)
         code.symbols = Turning(code.symbols)
-
-        def optimize() -> None:
-            with suppress(RuntimeError, MemoryError):  # it runs as it is
-                better = self._made(text, level, name, {})
-                code.uses |= better.uses
-                code.symbols.turn(better.symbols)
-
-        self._left.append(optimize)
         return code
+
+    def _optimize(self, which: Callable[[], Library | None], text: str, links: Links) -> None:
+        """Have a library that was translated go on with optimized code, while it is alive."""
+        library = which()
+        if library is not None:
+            with suppress(RuntimeError, MemoryError):  # it goes on as it is
+                better = self._made(text, library.level, library.name, links)
+                library.uses |= better.uses
+                if isinstance(better.symbols, Image):
+                    library._symbols.turn(better.symbols)
 
     def _compiled(self, module: Source, level: int, name: str, links: Links) -> _Code:
         self._unload()
@@ -460,22 +448,6 @@ def engine(target: Target | None = None) -> Engine:
         if target not in _engines:
             _engines[target] = Engine(target)
         return _engines[target]
-
-
-@contextmanager
-def soon() -> Iterator[None]:
-    """In a `with`: routines that aren't on disk run as they are soonest translated, several times
-    slower, until the engine has optimized them (`Engine.improve`, or `settle` before long work).
-
-    >>> with soon():
-    ...     library = engine().compile("define i32 @five() { ret i32 5 }", key="five")
-    >>> engine().settle()
-    """
-    before = _soon.set(True)
-    try:
-        yield
-    finally:
-        _soon.reset(before)
 
 
 def here() -> Engine:
