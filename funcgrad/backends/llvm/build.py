@@ -22,6 +22,7 @@ from funcgrad.backends.llvm.executable import ENTRY, Executable, Facts
 from funcgrad.backends.llvm.host import emit_host
 from funcgrad.backends.llvm.host_steps import exchange_steps, host_steps, needs, written_inputs
 from funcgrad.backends.llvm.native.engine import Engine, Library, engine
+from funcgrad.backends.llvm.native.later import soon
 from funcgrad.backends.llvm.native.together import Together
 from funcgrad.backends.loops.ir import Kernel
 from funcgrad.backends.plan import plan
@@ -51,6 +52,7 @@ memory = Late("funcgrad.backends.llvm.runtime.memory")
 
 _SHORT = 20_000  # operations and bytes, in some microseconds
 _MANY_TURNS = 8
+_BRIEF = 10_000_000  # operations and bytes, in milliseconds by code that isn't optimized
 
 _lock = fork.lock()
 _cache: KernelCache | None = None
@@ -108,9 +110,10 @@ class Built:
             for s in walk(program.steps)
         )
         with Together() as work:
-            tasks = [work.add(task) for task in needs(program)]
+            brief = program.flops + program.bytes_moved < _BRIEF
+            tasks = [work.add(partial(soon, x, brief)) for x in needs(program)]
             natives, compiled, own = cache.compile(
-                program.kernels(), work, not repeats, set(_often(program.steps))
+                program.kernels(), work, not repeats, set(_often(program.steps)), brief
             )
             if program.arena_bytes and cache.engine.target.runs_here:
                 work.add(lambda: memory.allocator())
@@ -124,6 +127,10 @@ class Built:
 
             text = merge([*own, emit_host(program, natives, ENTRY)])
             work.add(partial(self._compile_host, cache.engine, text, repeats, links))
+        if brief:
+            cache.engine.later.begin()
+        else:
+            cache.engine.later.settle(self.library)
         end = time.perf_counter()
         self._times = [*times, (ready or [end])[0], end]
         self._asks = any(n.asks for n in natives.values())

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 
 from funcgrad import dtypes
 from funcgrad.backends.llvm.gemm.pack import FORMATS, narrow, widen
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I32, I64, PTR, Code, Int
 from funcgrad.backends.llvm.native.target import Target
 from funcgrad.backends.rewrites.exchanges import DTYPES, OPS
@@ -141,14 +141,16 @@ def write_folds(module: ir.Module, target: Target) -> ir.Function:
     code = Code(module, "fold", [I64, I64, PTR, PTR, I64, I64], result=I32)
     op, dtype, *args = code.args
     none = code.b.append_basic_block("none")
-    choice = code.b.switch((op * len(DTYPES) + dtype).value, none)
+    start, cases = code.b.block, []
     for (name, of), function in functions.items():
         block = code.b.append_basic_block(function.name)
         number = OPS.index(name) * len(DTYPES) + [d.name for d in DTYPES].index(of)
-        choice.add_case(I64(number), block)
+        cases.append((number, block))
         code.b.position_at_end(block)
         code.call(function, *args)
         code.b.ret(I32(0))
+    code.b.position_at_end(start)
+    code.b.switch((op * len(DTYPES) + dtype).value, none, cases)
     code.b.position_at_end(none)
     code.b.ret(I32(1))
     return code.function

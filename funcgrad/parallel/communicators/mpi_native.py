@@ -11,11 +11,10 @@ across them, a part a rank.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from llvmlite import ir
-
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I32, I64, PTR, VOID, Bool, Int, Record, declare
 from funcgrad.backends.llvm.native.target import Target
 from funcgrad.backends.rewrites.exchanges import DTYPES, KINDS, OPS
@@ -302,18 +301,5 @@ class _Mpi:
         for i, value in enumerate(values):
             code.store(value, code.at(words, i, I64))
         function = Record(code, CONTEXT, ctx).pointer_at(kind)
-        return code.b.call(_Pointer(function, [PTR, PTR]), [ctx, words])
-
-
-class _Pointer:
-    """A function by its address, as llvmlite's builder wants it."""
-
-    def __init__(self, value: ir.Value, args: Sequence[ir.Type]):
-        self.value, self.type = value, PTR
-        self.function_type = ir.FunctionType(I32, args)
-        self.calling_convention = ""
-        self.name = value.name
-
-    def get_reference(self) -> str:
-        """How the IR names it."""
-        return self.value.get_reference()
+        kind = ir.FunctionType(I32, [PTR, PTR])
+        return code.b.call(ir.Called(function, kind), [ctx, words])

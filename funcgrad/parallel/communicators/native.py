@@ -16,10 +16,10 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 
 from funcgrad.backends.llvm.gemm import pack as gemm_pack
 from funcgrad.backends.llvm.native import code as native_code
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I32, I64, PTR, Bool, Code, Int, Record, declare
 from funcgrad.backends.llvm.routines import copies
 from funcgrad.backends.llvm.runtime import run_code
@@ -138,7 +138,6 @@ class Exchange:
         """Room for pointers, in the frame."""
         b = self.code.b
         slot = b.alloca(PTR, self.code.i64(count).value)
-        slot.type = PTR
         return slot
 
     # ---- the record

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from llvmlite import ir
-
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I32, I64, PTR, VOID, Bool, Code, Int, declare
 from funcgrad.backends.llvm.native.target import Target
 from funcgrad.backends.llvm.routines.copies import stream_function

@@ -111,7 +111,7 @@ def test_a_few_operations_load_no_compiler(tmp_path, monkeypatch):
     # Nothing is on disk, which is found out without LLVM.
     native, modules = run(functions.MOMENTS[0] * 2)
     assert not native
-    assert not {"llvmlite.ir", "llvmlite.binding", *COMPILER} & modules
+    assert not {"llvmlite.binding", *COMPILER} & modules
 
 
 @pytest.mark.skipif(not native_calls, reason="another Python or NumPy")
@@ -119,9 +119,9 @@ def test_a_second_process_finds_the_code_on_disk(tmp_path, monkeypatch):
     monkeypatch.setenv("FUNCGRAD_CACHE_DIR", str(tmp_path / "cache"))
     native, modules = run(functions.MOMENTS[1] * 2)
     assert native
-    assert modules >= {"llvmlite.ir", "funcgrad.backends.llvm.native.compiler"}
+    assert "funcgrad.backends.llvm.native.compiler" in modules
     native, modules = run(functions.MOMENTS[0] * 2)
     assert native
-    assert not {"llvmlite.ir", "llvmlite.binding", *COMPILER} & modules
+    assert not {"llvmlite.binding", *COMPILER} & modules
     # What only compiled programs need isn't loaded, either.
     assert not {f"funcgrad.backends.llvm.{m}" for m in ("saved", "executable", "pool")} & modules

@@ -5,9 +5,9 @@ from functools import cache
 
 import numpy as np
 import pytest
-from llvmlite import ir
 
 import funcgrad as fg
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.engine import engine
 from funcgrad.backends.rewrites.exchanges import DTYPES, OPS
 from funcgrad.parallel.communicators.fold import write_folds

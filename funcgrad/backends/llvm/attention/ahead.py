@@ -9,9 +9,8 @@ fetching costs is about what it gains there; the backward pass gains some 5 %.)
 
 from __future__ import annotations
 
-from llvmlite import ir
-
 from funcgrad.backends.llvm.attention.parts import Attention
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I64, PTR, Code, Int, Record
 
 I8 = ir.IntType(8)

@@ -11,13 +11,12 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from llvmlite import ir
-
 from funcgrad.backends.llvm.attention.ahead import Ahead
 from funcgrad.backends.llvm.attention.pairs import CHUNK, Pairs
 from funcgrad.backends.llvm.attention.parts import CALL, Attention
 from funcgrad.backends.llvm.attention.rows import QUERIES, Rows
 from funcgrad.backends.llvm.attention.tiles import Tiles
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I64, PTR, Code, Int, Record, Variable
 
 PANELS = 4  # of keys at a time

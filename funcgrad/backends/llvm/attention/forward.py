@@ -12,12 +12,11 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from llvmlite import ir
-
 from funcgrad.backends.llvm.attention.ahead import Ahead
 from funcgrad.backends.llvm.attention.pairs import Pairs
 from funcgrad.backends.llvm.attention.parts import CALL, Attention
 from funcgrad.backends.llvm.attention.tiles import Tiles
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I64, PTR, Code, Int, Record
 
 # Tiles of scores at a time: with one panel's sums they stay in the first-level cache, and sequences

@@ -10,14 +10,13 @@ import ctypes
 import functools
 import struct
 
-from llvmlite import ir
-
 from funcgrad.backends.llvm.attention.backward import Backward
 from funcgrad.backends.llvm.attention.forward import Forward
 from funcgrad.backends.llvm.attention.joint import Joint
 from funcgrad.backends.llvm.attention.parts import AXES, CALL, FAR, PAIR_AXES, Attention
 from funcgrad.backends.llvm.gemm.pack import FORMATS
 from funcgrad.backends.llvm.gemm.packers import provide_packers
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.engine import Engine, Library, engine
 from funcgrad.backends.llvm.native.sources import generator
 from funcgrad.backends.llvm.runtime import pool, scratch

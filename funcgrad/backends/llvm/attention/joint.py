@@ -12,12 +12,11 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from llvmlite import ir
-
 from funcgrad.backends.llvm.attention.ahead import Ahead
 from funcgrad.backends.llvm.attention.parts import CALL, Attention
 from funcgrad.backends.llvm.attention.rows import Rows
 from funcgrad.backends.llvm.attention.tiles import Tiles
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I32, I64, PTR, Code, Int, Record
 
 _Row = Callable[[Int, list[ir.Value] | None], None]

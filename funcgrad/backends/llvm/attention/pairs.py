@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import math
 
-from llvmlite import ir
-
 from funcgrad.backends.llvm.attention.parts import CALL, PAIR_AXES, Attention
 from funcgrad.backends.llvm.gemm.pack import F64, FORMATS, pack_function
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I32, I64, PTR, Code, Int, Record
 
 # Where a tile lies: batch, head, query, key, rows, lanes.

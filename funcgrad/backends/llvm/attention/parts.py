@@ -10,8 +10,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from llvmlite import ir
-
 from funcgrad.backends.llvm.gemm.pack import (
     F64,
     Format,
@@ -21,6 +19,7 @@ from funcgrad.backends.llvm.gemm.pack import (
     widen,
 )
 from funcgrad.backends.llvm.gemm.packers import packer
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import (
     I32,
     I64,
@@ -78,7 +77,6 @@ class Attention(Functions):
         loop = ir.FunctionType(VOID, [PTR, PTR, I64, I64])
         self.parallel_for = declare(module, "fg_parallel_for", loop)
         self.limit = ir.GlobalVariable(module, I32, "fg_pool_limit")
-        self.limit.type = PTR
         self.take = declare(module, "fg_scratch_take", ir.FunctionType(PTR, [I64]))
         self.give = declare(module, "fg_scratch_give", ir.FunctionType(VOID, [PTR]))
         self.pack_columns = packer(module, self.cols, self.tile, fmt)

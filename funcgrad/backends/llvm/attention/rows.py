@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from llvmlite import ir
-
 from funcgrad.backends.llvm.attention.parts import CALL, Attention
 from funcgrad.backends.llvm.drafts.cuts import PACKED
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I32, I64, PTR, Bool, Code, Int, Record
 
 # Tiles of queries at a time, and how many queries an item of the loops of their own has.

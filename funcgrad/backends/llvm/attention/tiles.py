@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from llvmlite import ir
-
 from funcgrad.backends.llvm.attention.ahead import Ahead
 from funcgrad.backends.llvm.attention.parts import Attention
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I64, PTR, Code, Functions, Int, Record, Variable
 
 ROWS = 8  # of a tile, at most

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
-
 from funcgrad.backends.llvm.calls.direct_match import write_match
 from funcgrad.backends.llvm.calls.direct_native import NULL, Native
 from funcgrad.backends.llvm.calls.direct_words import (
@@ -40,6 +38,7 @@ from funcgrad.backends.llvm.calls.direct_words import (
     WRITEABLE,
     WRITTEN,
 )
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I32, I64, PTR, Int
 
 _EXHAUSTED = 3
@@ -51,7 +50,6 @@ def module() -> ir.Module:
     m = ir.Module("direct")
     env = ir.GlobalVariable(m, ir.ArrayType(I64, len(ENV)), "fg_env")
     env.initializer = ir.Constant(env.value_type, None)
-    env.type = PTR
     write_match(m)
     _build(m)
     _clean(m)
@@ -277,9 +275,7 @@ def _fail(c: Native, entry: Any, status: Int, given: Any, result: Any) -> None:
 
 
 def _frame_array(c: Native, n: Int) -> Any:
-    slot = c.b.alloca(I64, n.value)
-    slot.type = PTR
-    return slot
+    return c.b.alloca(I64, n.value)
 
 
 def _check_context(c: Native, entry: Any, miss: Any) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
-
 from funcgrad.backends.llvm.calls.direct_native import NULL, Native
 from funcgrad.backends.llvm.calls.direct_words import (
     ALIGNED,
@@ -25,6 +23,7 @@ from funcgrad.backends.llvm.calls.direct_words import (
     STATE,
     TUPLE,
 )
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I32, I64, PTR, Int
 
 

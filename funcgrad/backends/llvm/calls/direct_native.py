@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
-
 from funcgrad.backends.llvm.calls.direct_words import ENV, HEAD
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I32, I64, PTR, VOID, Bool, Code, Int, declare
 
 API = {
@@ -97,8 +96,7 @@ class Native(Code):
         """The result of a function that is known by its address."""
         values = [a.value if isinstance(a, Int) else a for a in args]
         kind = ir.FunctionType(returns, [v.type for v in values])
-        pointer.type = kind.as_pointer()  # llvmlite takes a callee's signature from its type
-        return self.b.call(pointer, values)
+        return self.b.call(ir.Called(pointer, kind), values)
 
     def same(self, a: Any, b: Any) -> Any:
         """Whether two words or pointers are equal."""

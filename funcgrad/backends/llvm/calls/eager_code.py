@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
-
 from funcgrad.backends.llvm.calls import eager_words as w
 from funcgrad.backends.llvm.calls.direct_native import NULL
 from funcgrad.backends.llvm.calls.direct_words import (
@@ -22,6 +20,7 @@ from funcgrad.backends.llvm.calls.direct_words import (
     PROGRAM,
 )
 from funcgrad.backends.llvm.calls.eager_match import Eager, write_find
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I32, I64, PTR, Bool, Int
 
 I8, I16, F32, F64 = ir.IntType(8), ir.IntType(16), ir.FloatType(), ir.DoubleType()
@@ -39,7 +38,6 @@ def module() -> ir.Module:
     m = ir.Module("eager")
     env = ir.GlobalVariable(m, ir.ArrayType(I64, len(w.ENV)), "fg_env")
     env.initializer = ir.Constant(env.value_type, None)
-    env.type = PTR
     write_find(m)
     _number(m)
     _wrap(m)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
-
 from funcgrad.backends.llvm.calls import eager_words as w
 from funcgrad.backends.llvm.calls.direct_native import NULL, Native
 from funcgrad.backends.llvm.calls.direct_words import HEAD
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I32, I64, PTR, Int
 
 

@@ -6,9 +6,8 @@ These are ours.
 
 from __future__ import annotations
 
-from llvmlite import ir
-
 from funcgrad.backends.llvm.gemm.pack import F32, F64, FORMATS, I16, I32, narrow, widen
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I64, Code
 from funcgrad.backends.llvm.native.engine import HALF_CALLS, Engine, Library
 from funcgrad.backends.llvm.native.sources import generator

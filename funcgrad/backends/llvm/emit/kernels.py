@@ -14,6 +14,7 @@ from funcgrad.backends.llvm.emit.schedule import Piece
 from funcgrad.backends.llvm.emit.unroll import unrolled
 from funcgrad.backends.llvm.emit.wide import widened
 from funcgrad.backends.llvm.native.engine import HALF_CALLS, Engine, Library
+from funcgrad.backends.llvm.native.later import soon
 from funcgrad.backends.llvm.native.objects import digest
 from funcgrad.backends.llvm.native.target import Target
 from funcgrad.backends.llvm.native.together import Together, processors
@@ -79,7 +80,7 @@ class KernelCache:
 
     def compile(
         self, kernels: Iterable[Kernel], work: Together, once: bool = False,
-        often: Set[Kernel] = frozenset(),
+        often: Set[Kernel] = frozenset(), brief: bool = False,
     ) -> tuple[dict[Kernel, Native], Callable[[], dict[str, Library]], list[str]]:  # fmt: skip
         """How kernels are called; what waits until they are compiled, among that work, and gives
         the code of each symbol, which lives as long as these libraries; and the modules of those
@@ -88,6 +89,7 @@ class KernelCache:
         once: whether a call of the program runs each kernel at most once. Then the time of tiny
         ones is nothing beside the call's, and neither optimizing them nor a module is worth it.
         often: those that loops run again and again
+        brief: whether they run as soon as they are translated, and are optimized later
         """
         written = {k: self._find(k, k in often) for k in kernels}
         own = {s: t for w in written.values() if once and w.tiny for s, t in w.texts.items()}
@@ -96,7 +98,8 @@ class KernelCache:
             known = {s: self._libraries.get(s) for s in texts}
         libraries = {s: x for s, x in known.items() if x is not None}
         missing = {s: t for s, t in texts.items() if s not in libraries}
-        tasks = [work.add(partial(self._build, x, libraries)) for x in _modules(missing)]
+        builds = [partial(self._build, x, libraries) for x in _modules(missing)]
+        tasks = [work.add(partial(soon, x, brief)) for x in builds]
 
         def compiled() -> dict[str, Library]:
             for task in tasks:

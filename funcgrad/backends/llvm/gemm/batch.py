@@ -9,20 +9,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
-
 from funcgrad.backends.llvm.gemm.job import Parts
 from funcgrad.backends.llvm.gemm.kernels import Micro
 from funcgrad.backends.llvm.gemm.micro import address
 from funcgrad.backends.llvm.gemm.trial import Known
 from funcgrad.backends.llvm.gemm.unpacked import SMALL_K
 from funcgrad.backends.llvm.gemm.words import SERIAL_WORK, SHARED, SMALL_WORK, THIN
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import (
     BYTE,
     I64,
     PTR,
     VOID,
-    Called,
     Code,
     Int,
     Record,
@@ -185,7 +183,7 @@ class Batch:
                     soon = (code.at(p, x, BYTE) for p, x in ((next_a, at), (next_b, rest)))
                     args += [(rest < 0).pick(*soon), step]
                     fetched.set(at + k * step)
-                code.call(Called((n - j >= cols).pick(whole, last), kind), *args)
+                code.call(ir.Called((n - j >= cols).pick(whole, last), kind), *args)
             row.set(is_tall.select(i + ROWS, m))
 
 

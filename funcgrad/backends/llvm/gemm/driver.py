@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from llvmlite import ir
-
 from funcgrad.backends.llvm.gemm.batch import ROWS, Batch, is_thin, merge_batches
 from funcgrad.backends.llvm.gemm.images.columns import Columns
 from funcgrad.backends.llvm.gemm.images.lines import Lines
@@ -50,6 +48,7 @@ from funcgrad.backends.llvm.gemm.words import (
     TABLES,
     THIN,
 )
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I64, PTR, Bool, Code, Int, Record
 from funcgrad.backends.llvm.native.target import Target
 from funcgrad.backends.llvm.rewrites.tiles import IMAGES, IMAGES_LAST, KERNEL, KERNEL_LAST, PHASES

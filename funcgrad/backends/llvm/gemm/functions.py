@@ -16,7 +16,6 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from llvmlite import ir
 
 from funcgrad.backends.llvm.gemm import micro
 from funcgrad.backends.llvm.gemm.driver import Driver, symbol
@@ -24,6 +23,8 @@ from funcgrad.backends.llvm.gemm.kernels import Micro
 from funcgrad.backends.llvm.gemm.pack import FORMATS
 from funcgrad.backends.llvm.gemm.packers import provide_packers
 from funcgrad.backends.llvm.gemm.words import CALL
+from funcgrad.backends.llvm.native import ir
+from funcgrad.backends.llvm.native.builder import IRBuilder
 from funcgrad.backends.llvm.native.code import I64, PTR, VOID, allocate, declare
 from funcgrad.backends.llvm.native.engine import Engine, Library, engine
 from funcgrad.backends.llvm.native.sources import generator
@@ -128,7 +129,7 @@ def declare_gemm(module: ir.Module, dtype: str, out: str | None = None) -> ir.Fu
 
 
 def emit_gemm(
-    builder: ir.IRBuilder, dtype: str, out: str | None, words: Mapping[str, ir.Value | int]
+    builder: IRBuilder, dtype: str, out: str | None, words: Mapping[str, ir.Value | int]
 ) -> None:
     """Emit C = A·B (or C += A·B where add ≠ 0) over a batch.
 
@@ -137,7 +138,7 @@ def emit_gemm(
 
     >>> module = ir.Module("m")
     >>> f = ir.Function(module, ir.FunctionType(VOID, [PTR, PTR, PTR]), "square_product")
-    >>> b = ir.IRBuilder(f.append_basic_block())
+    >>> b = IRBuilder(f.append_basic_block())
     >>> a, x, y = f.args
     >>> rows = {"a_rs": 4, "a_cs": 1, "b_rs": 4, "b_cs": 1, "c_rs": 4, "c_cs": 1}
     >>> emit_gemm(b, "float32", None, {"m": 4, "n": 4, "k": 4, "a": a, "b": x, "c": y, **rows})
@@ -148,8 +149,10 @@ def emit_gemm(
     if unknown:
         raise ValueError(f"emit_gemm: unknown words {sorted(unknown)}; there are {CALL}")
     function = declare_gemm(builder.module, dtype, out)
-    with builder.goto_entry_block():
-        call = allocate(builder, I64, len(CALL))
+    here = builder.block
+    builder.position_at_end(builder.function.blocks[0])
+    call = allocate(builder, I64, len(CALL))
+    builder.position_at_end(here)
     for i, name in enumerate(CALL):
         value = words.get(name, 1 if name.startswith("batch") else 0)
         slot = builder.gep(call, [I64(i)], source_etype=I64)

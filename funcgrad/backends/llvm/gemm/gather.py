@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from llvmlite import ir
-
 from funcgrad.backends.llvm.gemm.pack import AHEAD, Format, Packer, Tile
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I32, I64, PTR, Bool, Code, Int, zero_of
 from funcgrad.backends.llvm.native.target import Target
 

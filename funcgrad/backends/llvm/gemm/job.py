@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cached_property
 
-from llvmlite import ir
-
 from funcgrad.backends.llvm.gemm.gather import gather_function
 from funcgrad.backends.llvm.gemm.kernels import Kernels, Micro
 from funcgrad.backends.llvm.gemm.pack import (
@@ -18,6 +16,7 @@ from funcgrad.backends.llvm.gemm.pack import (
 )
 from funcgrad.backends.llvm.gemm.packers import packer
 from funcgrad.backends.llvm.gemm.words import JOB, SERIAL_WORK, SMALL_WORK
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I32, I64, PTR, VOID, Code, Int, Record, declare
 from funcgrad.backends.llvm.native.target import Target
 
@@ -54,7 +53,6 @@ class Parts:
         self.take = declare(module, "fg_scratch_take", ir.FunctionType(PTR, [I64]))
         self.give = declare(module, "fg_scratch_give", ir.FunctionType(VOID, [PTR]))
         self.limit = ir.GlobalVariable(module, I32, "fg_pool_limit")
-        self.limit.type = PTR
 
     @cached_property
     def pack_a(self) -> ir.Function:

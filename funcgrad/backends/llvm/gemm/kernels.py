@@ -11,10 +11,9 @@ import itertools
 from collections.abc import Callable
 from typing import NamedTuple
 
-from llvmlite import ir
-
 from funcgrad.backends.llvm.gemm.pack import BIAS, I32, Format, Tile, constant, vector_of, widen
 from funcgrad.backends.llvm.gemm.registers import Registers
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import BYTE, I64, PTR, Code, Int, Variable, zero_of
 from funcgrad.backends.llvm.native.target import Target
 
@@ -279,7 +278,7 @@ class Kernels(Registers):
 
         # A product that reads its factor itself is one operation only where the address has no
         # index: each row has a pointer, which LLVM takes for any, not for one a step further on.
-        same = ir.InlineAsm(ir.FunctionType(PTR, [PTR]), "", "=r,0")
+        same = ir.assembler(ir.FunctionType(PTR, [PTR]), "", "=r,0")
         most = k // TOGETHER * TOGETHER
         with code.range(0, most, TOGETHER) as kk:
             pa = [code.b.call(same, [x.get()]) for x in places]

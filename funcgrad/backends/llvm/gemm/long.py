@@ -6,10 +6,9 @@ depends on the shapes alone.
 
 from __future__ import annotations
 
-from llvmlite import ir
-
 from funcgrad.backends.llvm.gemm.job import Parts
 from funcgrad.backends.llvm.gemm.words import JOB
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I64, PTR, Bool, Code, Int, Record
 
 MOST = 1 << 14  # elements of C

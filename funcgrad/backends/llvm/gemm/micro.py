@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from llvmlite import ir
-
 from funcgrad.backends.llvm.gemm.kernels import Kernels, Micro
 from funcgrad.backends.llvm.gemm.pack import FORMATS, Format, Tile
-from funcgrad.backends.llvm.native.code import PTR, VOID, Called, Code, declare
+from funcgrad.backends.llvm.native import ir
+from funcgrad.backends.llvm.native.code import PTR, VOID, Code, declare
 from funcgrad.backends.llvm.native.engine import Engine, Library
 from funcgrad.backends.llvm.native.sources import generator
 
@@ -45,7 +44,7 @@ def placed(module: ir.Module, way: str) -> Callable[[Micro], ir.Function]:
         if kernel not in made:
             code = Code(module, kernel.name, kernel.arguments)
             kind = ir.FunctionType(VOID, kernel.arguments)
-            code.call(Called(address(code, way, kernel), kind), *code.args)
+            code.call(ir.Called(address(code, way, kernel), kind), *code.args)
             code.ret()
             code.function.attributes.add("alwaysinline")
             made[kernel] = code.function
@@ -60,7 +59,6 @@ def address(code: Code, way: str, kernel: Micro) -> ir.Value:
     if name not in code.module.globals:
         where = ir.GlobalVariable(code.module, PTR, name)
         where.initializer = ir.Constant(PTR, None)
-        where.type = PTR
     return code.load(code.module.globals[name], PTR)
 
 

@@ -13,12 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from llvmlite import ir
-
 from funcgrad.backends.llvm.gemm.job import Parts
 from funcgrad.backends.llvm.gemm.kernels import Kernels
 from funcgrad.backends.llvm.gemm.pack import equal_parts
 from funcgrad.backends.llvm.gemm.words import JOB
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I64, PTR, Bool, Code, Int, Record
 
 ROW_PANELS = 32  # panels of A a thread from which on each is a task

@@ -10,19 +10,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
-
 from funcgrad.backends.llvm.gemm.job import Parts, Way
 from funcgrad.backends.llvm.gemm.kernels import Micro
 from funcgrad.backends.llvm.gemm.own import Own
 from funcgrad.backends.llvm.gemm.pack import equal_parts
 from funcgrad.backends.llvm.gemm.words import JOB
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import (
     I64,
     PTR,
     VOID,
     Bool,
-    Called,
     Code,
     Int,
     Record,
@@ -219,7 +217,7 @@ class Packed:
 
     def _finish(self, code: Code, job: Record, sums: ir.Value, rows: tuple[Int, Int]) -> None:
         """Rows of the block, given to what consumes them; sums: where its first one would lie."""
-        finish = Called(job.pointer_at("finish"), ir.FunctionType(VOID, [PTR, I64, I64, PTR]))
+        finish = ir.Called(job.pointer_at("finish"), ir.FunctionType(VOID, [PTR, I64, I64, PTR]))
         above, (begin, end) = job["ic"], rows
         first = code.at(sums, 0 - above * job["nl"], self.fmt.acc)
         code.call(finish, job.pointer_at("around"), above + begin, above + end, first)

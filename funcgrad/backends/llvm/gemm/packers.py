@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from llvmlite import ir
-
 from funcgrad.backends.llvm.gemm.pack import FORMATS, Format, Tile, pack_function
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I64, PTR, VOID, declare
 from funcgrad.backends.llvm.native.engine import Engine, Library
 from funcgrad.backends.llvm.native.sources import generator

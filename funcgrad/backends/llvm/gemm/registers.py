@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import itertools
 
-from llvmlite import ir
-
 from funcgrad.backends.llvm.gemm.pack import (
     F32,
     I32,
@@ -20,6 +18,7 @@ from funcgrad.backends.llvm.gemm.pack import (
     vector_of,
     widen,
 )
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import (
     BFLOAT,
     Bool,

@@ -12,11 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 
-from llvmlite import ir
-
 from funcgrad.backends.llvm.gemm.job import Parts, Way
 from funcgrad.backends.llvm.gemm.kernels import Micro
 from funcgrad.backends.llvm.gemm.words import JOB, THIN
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I32, I64, PTR, Bool, Code, Int, Record, Variable
 
 SMALL_K = 128  # rows of B that `small` has room for on the stack

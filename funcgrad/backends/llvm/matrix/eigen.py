@@ -7,8 +7,6 @@ one is held in float64. What isn't finite, or does not converge, has results of 
 
 from __future__ import annotations
 
-from llvmlite import ir
-
 from funcgrad.backends.llvm.matrix.parts import Matrices
 from funcgrad.backends.llvm.matrix.ql import (
     DOUBLE,
@@ -20,6 +18,7 @@ from funcgrad.backends.llvm.matrix.ql import (
     row_of,
     run,
 )
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I64, PTR, Code, Int, Record
 
 EIGH = ("batch", "n", "lower", "a", "vectors", "values")

@@ -11,11 +11,10 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING
 
-from llvmlite import ir
-
 from funcgrad.backends.late import Late
 from funcgrad.backends.llvm.gemm.pack import FORMATS, Tile
 from funcgrad.backends.llvm.matrix.parts import Matrices
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.engine import Engine, engine
 from funcgrad.backends.llvm.runtime.routine import Call, compiled
 

@@ -8,9 +8,8 @@ product. A panel is turned: each of its columns is a row of vectors.
 
 from __future__ import annotations
 
-from llvmlite import ir
-
 from funcgrad.backends.llvm.matrix.parts import Matrices, Piece
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I32, I64, PTR, Code, Int, Record, declare
 
 LU = ("batch", "m", "n", "a", "factors", "pivots", "order")

@@ -10,10 +10,10 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from llvmlite import ir
 
 from funcgrad.backends.llvm.matrix.lu import write_order
 from funcgrad.backends.llvm.matrix.parts import Matrices, Piece
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I32, I64, PTR, Bool, Code, Int, Record
 
 LU_PARTS = ("batch", "m", "n", "re", "im", "factors_re", "factors_im", "pivots", "order")

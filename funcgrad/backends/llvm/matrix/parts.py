@@ -12,10 +12,9 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from llvmlite import ir
-
 from funcgrad.backends.llvm.gemm.pack import FORMATS, Tile, transpose
 from funcgrad.backends.llvm.gemm.words import CALL
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import (
     I32,
     I64,

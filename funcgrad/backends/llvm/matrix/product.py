@@ -6,10 +6,9 @@ rows that is about as fast as `gemm`, whose ways for all shapes and threads comp
 
 from __future__ import annotations
 
-from llvmlite import ir
-
 from funcgrad.backends.llvm.gemm.pack import FORMATS, Tile
 from funcgrad.backends.llvm.matrix.parts import PRODUCT, Matrices
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I64, PTR, Code, Functions, Int
 
 IN_PLACE = 16  # rows of A to which B isn't worth packing

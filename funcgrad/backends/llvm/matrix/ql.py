@@ -6,9 +6,8 @@ group is one walk, in which each row is read and written once. Columns are share
 
 from __future__ import annotations
 
-from llvmlite import ir
-
 from funcgrad.backends.llvm.matrix.parts import Matrices
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I64, PTR, Bool, Code, Int, Record
 
 DOUBLE = ir.DoubleType()

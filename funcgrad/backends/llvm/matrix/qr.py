@@ -6,9 +6,8 @@ multiple of that unit vector, of the opposite sign. Rows are padded to whole vec
 
 from __future__ import annotations
 
-from llvmlite import ir
-
 from funcgrad.backends.llvm.matrix.parts import Matrices
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I64, PTR, Code, Int, Record
 
 # columns: of q

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from llvmlite import ir
-
 from funcgrad.backends.llvm.matrix.parts import Matrices
 from funcgrad.backends.llvm.matrix.qr import QR
 from funcgrad.backends.llvm.matrix.qr_panel import PANEL, panel
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I64, PTR, Code, Int, Record
 
 BLOCK = 32

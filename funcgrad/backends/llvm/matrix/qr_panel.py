@@ -8,9 +8,8 @@ Those make up T of the compact form 1 - V T Vᵀ of all (Schreiber and Van Loan,
 
 from __future__ import annotations
 
-from llvmlite import ir
-
 from funcgrad.backends.llvm.matrix.parts import Matrices
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I64, PTR, Code, Int, Record, of_shape
 
 PANEL = 16

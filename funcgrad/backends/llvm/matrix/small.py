@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from llvmlite import ir
-
 from funcgrad.backends.llvm.matrix.lu import LU, write_order
 from funcgrad.backends.llvm.matrix.parts import Matrices
 from funcgrad.backends.llvm.matrix.solve import CHOLESKY, SOLVE
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I32, I64, Bool, Code, Int, Record, Variable
 
 _VECTORS = 4  # of a row, side by side

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from llvmlite import ir
-
 from funcgrad.backends.llvm.matrix.parts import BLOCK, Matrices
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I64, PTR, Code, Int, Record
 
 SOLVE = ("batch", "n", "columns", "left", "backwards", "turned", "unit", "a", "b", "out")

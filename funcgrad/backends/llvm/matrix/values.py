@@ -14,9 +14,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-from llvmlite import ir
 
 from funcgrad.backends.llvm.matrix.parts import Matrices
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I64, PTR, VOID, Bool, Code, Int, Record, declare
 from funcgrad.backends.llvm.native.engine import Engine, engine
 from funcgrad.backends.llvm.runtime import lapack as names

@@ -1,4 +1,4 @@
-"""A thin layer over llvmlite's builder in which generators of GEMM code are readable.
+"""A thin layer over the builder of IR in which generators of GEMM code are readable.
 
 `Code` writes one function. Integers (i64) are wrapped as `Int`, which has Python's operators;
 loops and conditions are `with` blocks whose variables live in stack slots, which LLVM turns into
@@ -12,31 +12,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from llvmlite import ir
-
+from funcgrad.backends.llvm.native import ir
+from funcgrad.backends.llvm.native.builder import IRBuilder
 from funcgrad.core import record
 
-I1, I32, I64 = (ir.IntType(bits) for bits in (1, 32, 64))
-BYTE = ir.IntType(8)
-PTR, VOID = ir.PointerType(), ir.VoidType()
-
-
-class _BFloat(ir.Type):
-    """LLVM's bfloat, which llvmlite doesn't name; types are equal if they print alike."""
-
-    intrinsic_name = "bf16"
-
-    def _to_string(self) -> str:
-        return "bfloat"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _BFloat)
-
-    def __hash__(self) -> int:
-        return hash(_BFloat)
-
-
-BFLOAT = _BFloat()
+I1, I32, I64, BYTE = ir.I1, ir.I32, ir.I64, ir.BYTE
+PTR, VOID, BFLOAT = ir.PTR, ir.VOID, ir.BFloatType()
 
 
 class Int:
@@ -175,9 +156,10 @@ class Code:
         self.function = ir.Function(module, ir.FunctionType(result, arg_types), name)
         self.function.attributes.add("nounwind")
         self.function.linkage = "external" if public else "internal"
-        self.b = ir.IRBuilder(self.function.append_basic_block("entry"))
+        self._entry = self.function.append_basic_block("entry")
+        self.b = IRBuilder(self._entry)
         body = self.b.append_basic_block("body")
-        self._entry_end = self.b.branch(body)
+        self.b.branch(body)
         self.b.position_at_end(body)
         self.args: list[Any] = [Int(self, a) if a.type == I64 else a for a in self.function.args]
 
@@ -190,7 +172,7 @@ class Code:
     def variable(self, type_: ir.Type, initial: Any = None, count: int | None = None) -> Variable:
         """A slot in the function's frame, set to *initial* here."""
         here = self.b.block
-        self.b.position_before(self._entry_end)
+        self.b.position_at_end(self._entry)
         slot = allocate(self.b, type_, count)
         self.b.position_at_end(here)
         var = Variable(self, type_, slot)
@@ -243,7 +225,7 @@ class Code:
         else:
             self.b.ret(value.value if isinstance(value, Int) else value)
 
-    def call(self, function: ir.Function | Called, *args: Any) -> Any:
+    def call(self, function: ir.Function | ir.Called, *args: Any) -> Any:
         """The result of a function; plain integers become i64 where it takes these."""
         values = []
         for a, kind in zip(args, function.function_type.args, strict=True):
@@ -299,13 +281,13 @@ class Code:
     def masked_load(self, pointer: ir.Value, mask: ir.Value, vec: ir.VectorType) -> ir.Value:
         """The lanes that are on; the others are zero and their memory is not touched."""
         kind = ir.FunctionType(vec, [PTR, I32, mask.type, vec])
-        f = self._intrinsic(f"llvm.masked.load.{_suffix(vec)}.p0", kind)
+        f = self._intrinsic(f"llvm.masked.load.{vec.intrinsic_name}.p0", kind)
         return self.b.call(f, [pointer, I32(1), mask, zero_of(vec)])
 
     def masked_store(self, value: ir.Value, pointer: ir.Value, mask: ir.Value) -> None:
         """Write the lanes that are on; the memory of the others is not touched."""
         kind = ir.FunctionType(VOID, [value.type, PTR, I32, mask.type])
-        f = self._intrinsic(f"llvm.masked.store.{_suffix(value.type)}.p0", kind)
+        f = self._intrinsic(f"llvm.masked.store.{value.type.intrinsic_name}.p0", kind)
         self.b.call(f, [value, pointer, I32(1), mask])
 
     def copy_word(self, to: ir.Value, source: ir.Value, size: int) -> None:
@@ -327,10 +309,7 @@ class Code:
     def intrinsic(self, name: str, *args: ir.Value) -> ir.Value:
         """llvm.name.<type> of arguments of one type, which is the result's too."""
         kind = args[0].type
-        f = self._intrinsic(
-            f"llvm.{name}.{_suffix(kind)}", ir.FunctionType(kind, [kind] * len(args))
-        )
-        return self.b.call(f, args)
+        return self.b.call(self.module.intrinsic(name, kind, [kind] * len(args)), args)
 
     def _intrinsic(self, name: str, kind: ir.FunctionType) -> ir.Function:
         return declare(self.module, name, kind)
@@ -357,13 +336,6 @@ class Record:
         self.code.store(I64(value) if isinstance(value, int) else value, self.place(name))
 
 
-class Called:
-    """A function by its address, as llvmlite takes it."""
-
-    def __init__(self, address: ir.Value, kind: ir.FunctionType):
-        self.function_type, self.type, self.get_reference = kind, PTR, address.get_reference
-
-
 class Functions:
     """Functions of a module, each written when it is first asked for."""
 
@@ -378,11 +350,9 @@ class Functions:
         return self._made[name]
 
 
-def allocate(builder: ir.IRBuilder, type_: ir.Type, count: int | None = None) -> ir.Value:
-    """An alloca that is an opaque pointer: llvmlite gives it a typed one."""
-    slot = builder.alloca(type_, None if count is None else I64(count))
-    slot.type = PTR
-    return slot
+def allocate(builder: IRBuilder, type_: ir.Type, count: int | None = None) -> ir.Value:
+    """Memory until the function ends, for a value or for some."""
+    return builder.alloca(type_, None if count is None else I64(count))
 
 
 def declare(module: ir.Module, name: str, kind: ir.FunctionType) -> ir.Function:
@@ -395,31 +365,14 @@ def of_shape(x: ir.Value, element: ir.Type) -> ir.Type:
     return ir.VectorType(element, x.type.count) if isinstance(x.type, ir.VectorType) else element
 
 
-def _suffix(kind: ir.Type) -> str:
-    if isinstance(kind, ir.VectorType):
-        return f"v{kind.count}{kind.element.intrinsic_name}"
-    return str(kind.intrinsic_name)
-
-
-class _Shared(ir.Constant):
-    """A constant with one word for all lanes of a vector; llvmlite would write each of them."""
-
-    def __init__(self, kind: ir.Type, word: str):
-        self.type, self._word = kind, word
-        self.constant = (I32(0),)  # as a mask of lanes, of which llvmlite looks at each
-
-    def _get_reference(self) -> str:
-        return self._word
-
-
 def zero_of(kind: ir.Type) -> ir.Constant:
     """Zero of a type."""
-    return _Shared(kind, "zeroinitializer")
+    return ir.Constant(kind, None)
 
 
 def undefined(kind: ir.Type) -> ir.Constant:
     """Any value of a type."""
-    return _Shared(kind, "undef")
+    return ir.Undefined(kind)
 
 
 def _is(x: ir.Value, number: int) -> bool:

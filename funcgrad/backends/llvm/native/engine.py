@@ -1,6 +1,6 @@
 """Machine code in this process: compiled, found on disk, linked, and unloaded when it is dead.
 
-One `Engine` per target takes a module (text or llvmlite's builder) to `compiler`, which is loaded
+One `Engine` per target takes a module (text, or what writes it) to `compiler`, which is loaded
 only then, lays the object out as an image and maps it (`images`). Code on disk names what it calls,
 so that `Engine.load` finds a program with all of its parts. Linked code stays as long as the
 process, or if asked for as its `Library`.
@@ -13,19 +13,21 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
-from weakref import WeakValueDictionary, finalize
+from weakref import WeakValueDictionary, finalize, ref
 
 from funcgrad.backends.late import Late
 from funcgrad.backends.llvm.native import objects
-from funcgrad.backends.llvm.native.images import Image, lay_out, process_address
+from funcgrad.backends.llvm.native.images import Image, Turning, lay_out, process_address
+from funcgrad.backends.llvm.native.later import Later, may_wait
 from funcgrad.backends.llvm.native.sources import linking
 from funcgrad.backends.llvm.native.target import Target, default_target, llvm_version
 from funcgrad.core.process import fork
 
 if TYPE_CHECKING:
-    from llvmlite import ir
-
+    from funcgrad.backends.llvm.native import ir
     from funcgrad.backends.llvm.native.libllvm import Module
 
 compiler = Late("funcgrad.backends.llvm.native.compiler")
@@ -142,6 +144,7 @@ class Engine:
         self._kept: dict[str, Library] = {}
         self._libraries: WeakValueDictionary[str, Library] = WeakValueDictionary()
         self._dead: deque[Any] = deque()
+        self.later = Later()
         self._building: dict[str, threading.Event] = {}
         self._symbols: dict[str, int | Library | Callable[[], int | Library]] = {}
         self._linker: Any = None
@@ -204,7 +207,8 @@ class Engine:
         Functions and globals that the module declares come from *links*, then from `bind`, then
         from the process (libc, libm). Code with *links* (which may be empty) is unloaded after its
         `Library` has died; other code stays. A function that gives the links is called when they
-        are needed: they may be compiled meanwhile. Raises InvalidIR if LLVM rejects the module, and
+        are needed: they may be compiled meanwhile. Code of a `soon` task is optimized later.
+        Raises InvalidIR if LLVM rejects the module, and
         RuntimeError if a declared symbol is found nowhere.
 
         >>> lib = engine().compile("define i64 @twice(i64 %x) {  %y = add i64 %x, %x ret i64 %y }")
@@ -218,10 +222,13 @@ class Engine:
             if not self.target.runs_here:
                 return self._library(_written(links), level, name)
             code = self._found(name, links or {})
-            if code is None:
-                with objects.first(name):
-                    code = self._found(name, links or {})
-                    code = code or self._compiled(module, level, name, links or {})
+            if code is None and level and may_wait(text := _text(module)):
+                code = self._translated(text, links or {})
+                if code is not None:
+                    library = self._library(code, level, name)
+                    self.later.add(name, partial(self._optimize, ref(library), text, links or {}))
+                    return library
+            code = code or self._made(module, level, name, links or {})
             return self._library(code, level, name)
 
         library = self._once(name, build)
@@ -263,6 +270,7 @@ class Engine:
         >>> engine().after_fork()
         """
         self._lock = threading.Lock()
+        self.later.after_fork()
         self._building.clear()
 
     def _name(self, text: str, level: int, is_text: bool) -> str:
@@ -302,7 +310,7 @@ class Engine:
         """A library is dead, which may happen anywhere, and LLVM can't be called anywhere."""
         if sys is None or sys.is_finalizing():
             return
-        if isinstance(symbols, Image):
+        if isinstance(symbols, Image | Turning):
             symbols.close()
         else:
             self._dead.append(symbols)
@@ -327,9 +335,43 @@ class Engine:
             objects.save(name, head, body)
         return self._link(head, body, found, True)
 
+    def _made(self, module: Source, level: int, name: str, links: Links) -> _Code:
+        with objects.first(name):
+            found = self._found(name, links)
+            return found or self._compiled(module, level, name, links)
+
+    def _translated(self, text: str, links: Links) -> _Code | None:
+        """Code that is optimized later; None for a target that has no images."""
+        head, body, size = compiler.translated(self.target, text, self._file)
+        if "object" in head:
+            return None
+        head["bytes"] = size
+        code = self._link(head, body, self._imports(head, links), False)
+        code.symbols = Turning(code.symbols)
+        return code
+
+    def _optimize(self, which: Callable[[], Library | None], text: str, links: Links) -> None:
+        """Have a library that was translated go on with optimized code, while it is alive."""
+        library = which()
+        if library is not None:
+            with suppress(RuntimeError, MemoryError):  # it goes on as it is
+                better = self._made(text, library.level, library.name, links)
+                library.uses |= better.uses
+                if isinstance(better.symbols, Image):
+                    library._symbols.turn(better.symbols)
+
     def _compiled(self, module: Source, level: int, name: str, links: Links) -> _Code:
         self._unload()
         head, body, size = compiler.compiled(self.target, _text(module), level, self._file)
+        found = self._imports(head, links)
+        head["needs"] = _needs(found)
+        head["bytes"] = size
+        code = self._link(head, body, found, False)
+        objects.save(name, head, body)
+        return code
+
+    def _imports(self, head: dict[str, Any], links: Links) -> dict[str, int | Library]:
+        """What code calls of others."""
         links = links() if callable(links) else links
         found = {}
         for symbol in head["imports"]:
@@ -340,11 +382,7 @@ class Engine:
                     "process; bind(name, address) it before compiling"
                 )
             found[symbol] = at
-        head["needs"] = _needs(found)
-        head["bytes"] = size
-        code = self._link(head, body, found, False)
-        objects.save(name, head, body)
-        return code
+        return found
 
     def _file(self, module: Module) -> tuple[dict[str, Any], bytes, int]:
         """What is kept of a module: facts and bytes; and the size of its object."""

@@ -85,8 +85,10 @@ class _Layout:
             for name, bind, section, value in self.symbols
             if bind in (_GLOBAL, _WEAK) and section in self.places
         }
+        named = [(s[0], s[2]) for s in self.symbols if s[0] in exports and s[2] in self.places]
         head = {
             "exports": exports,
+            "memory": [name for name, section in named if not self.sections[section][2] & _EXEC],
             "imports": [self.symbols[s][0] for s in self.slots if self.outside(s)],
             "own": [[p, self.value(s)] for s, p in self.slots.items() if not self.outside(s)],
             "absolute": absolute,
@@ -171,7 +173,7 @@ class _Layout:
 
 
 class Image:
-    """An image in memory. `exports`: addresses of what it defines."""
+    """An image in memory. `exports`: addresses of what it defines, `memory`: that isn't code."""
 
     def __init__(self, head: Mapping[str, Any], data: bytes, imports: list[int]):
         size, code = head["size"], head["code"]
@@ -189,15 +191,64 @@ class Image:
             self.close()
             raise RuntimeError(f"the system doesn't let compiled code run: {reason}")
         self.exports = {name: base + offset for name, offset in head["exports"].items()}
+        self._own, self._table = head["own"], base + code
+        self.memory = {name: self.exports[name] for name in head["memory"]}
 
     def __getitem__(self, name: str) -> int:
         return self.exports[name]
+
+    def share(self, memory: Mapping[str, int]) -> None:
+        """Have it use memory at these addresses for what it exports by these names."""
+        moved = {self.exports[name] - self._base: to for name, to in memory.items()}
+        for at, offset in self._own:
+            if offset in moved:
+                ctypes.c_uint64.from_address(self._base + at).value = moved[offset]
+
+    def fill(self, addresses: list[int]) -> None:
+        """Let the table of what it imports have other addresses."""
+        for i, address in enumerate(addresses):
+            ctypes.c_uint64.from_address(self._table + 8 * i).value = address
 
     def close(self) -> None:
         """Unmap it: nothing may run it any more."""
         base, self._base = self._base, 0
         if base:
             _libc().munmap(base, self._size)
+
+
+class Turning:
+    """What an image exports, at addresses that stay when the code becomes that of another image.
+
+    Functions are jumps by a table. Memory stays where it was: the other image uses it.
+    """
+
+    def __init__(self, image: Image):
+        self._images = [image]  # all of them: threads may still run the first
+        self._names = [name for name in image.exports if name not in image.memory]
+        size = 8 * len(self._names)
+        code = -(-size // _PAGE) * _PAGE
+        stubs = b"".join(_STUB.pack(_JUMP, code - 6) for _ in self._names)
+        places = {name: 8 * i for i, name in enumerate(self._names)}
+        empty: dict[str, list] = {"own": [], "absolute": [], "memory": []}
+        head = {"exports": places, "code": code, "size": 2 * code, **empty}
+        self._jumps = Image(head, stubs, [image[name] for name in self._names])
+        self.exports = image.memory | self._jumps.exports
+
+    def __getitem__(self, name: str) -> int:
+        return self.exports[name]
+
+    def turn(self, image: Image) -> None:
+        """Go on with the code of another image of the same module."""
+        first = self._images[0]
+        self._images.append(image)
+        image.share(first.memory)
+        # What the module has for its own use may be gone from the other one.
+        self._jumps.fill([image.exports.get(name, first[name]) for name in self._names])
+
+    def close(self) -> None:
+        """Unmap it all: nothing may run it any more."""
+        for image in (self._jumps, *self._images):
+            image.close()
 
 
 def process_address(name: str) -> int:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import functools
 
-from llvmlite import ir
-
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I32, I64, PTR, VOID, Code, Int, Record, declare
 from funcgrad.backends.llvm.native.engine import Engine, engine
 from funcgrad.backends.llvm.native.sources import generator
@@ -93,7 +92,7 @@ def stream_function(module: ir.Module) -> ir.Function:
         places = [i + 64 * k for k in range(4)]
         values = [code.b.load(code.at(source, p, _BYTE), typ=lanes, align=1) for p in places]
         for p, value in zip(places, values, strict=True):
-            code.b.store(value, code.at(to, p, _BYTE), 64).set_metadata("nontemporal", past)
+            code.b.store(value, code.at(to, p, _BYTE), 64, f"!nontemporal {past}")
     rest = nbytes - whole
     code.b.call(copy, [code.at(to, whole, _BYTE), code.at(source, whole, _BYTE), rest.value])
     code.ret()

@@ -12,8 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from llvmlite import ir
 
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I32, I64, PTR, VOID, Code, Int, Record, declare
 from funcgrad.backends.llvm.native.engine import Engine, engine
 from funcgrad.backends.llvm.runtime.routine import Call, compiled

@@ -16,8 +16,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-from llvmlite import ir
 
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I32, I64, PTR, VOID, Code, Int, Record, declare
 from funcgrad.backends.llvm.native.engine import Engine, engine
 from funcgrad.backends.llvm.runtime.routine import Call, compiled
@@ -92,7 +92,6 @@ class _Writer:
         loop = ir.FunctionType(VOID, [PTR, PTR, I64, I64])
         parallel_for = declare(self.module, "fg_parallel_for", loop)
         limit = ir.GlobalVariable(self.module, I32, "fg_pool_limit")
-        limit.type = PTR
         code = Code(self.module, name, [PTR], public=True)
         call = Record(code, self.call, code.args[0])
         job = Record(code, _JOB, code.variable(I64, count=len(_JOB)).slot)
@@ -233,7 +232,7 @@ class _Writer:
         kind = x.type
         name = f"llvm.experimental.vector.compress.v{kind.count}{kind.element.intrinsic_name}"
         f = declare(self.module, name, ir.FunctionType(kind, [kind, mask.type, kind]))
-        return code.b.call(f, [x, mask, ir.Constant(kind, ir.Undefined)])
+        return code.b.call(f, [x, mask, ir.Undefined(kind)])
 
     def _load(self, code: Code, values: ir.Value, i: Int) -> ir.Value:
         return code.b.load(code.at(values, i, self.kind), typ=self.kind)

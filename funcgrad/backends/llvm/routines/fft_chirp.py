@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from llvmlite import ir
 
 from funcgrad.backends.llvm.matrix.parts import Matrices
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import Code
 from funcgrad.backends.llvm.routines.fft_passes import Numbers, Passes, radices, roots, table
 

@@ -12,10 +12,10 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from llvmlite import ir
 
 from funcgrad.backends.llvm.gemm.pack import transpose
 from funcgrad.backends.llvm.matrix.parts import Matrices
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I32, I64, PTR, Code, Int, Record, undefined
 from funcgrad.backends.llvm.routines import fft_chirp
 from funcgrad.backends.llvm.routines.fft_passes import (

@@ -11,9 +11,9 @@ import functools
 from typing import NamedTuple
 
 import numpy as np
-from llvmlite import ir
 
 from funcgrad.backends.llvm.matrix.parts import Matrices
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I64, PTR, Code, Functions, Int
 
 _ODD = (3, 5, 7, 11, 13, 17, 19, 23, 29, 31)  # radices besides 2 and 4

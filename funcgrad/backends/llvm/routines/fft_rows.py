@@ -13,10 +13,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-from llvmlite import ir
 
 from funcgrad import dtypes
 from funcgrad.backends.llvm.matrix.parts import Matrices
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I64, PTR, Code, Int, Record
 from funcgrad.backends.llvm.native.engine import Engine, engine
 from funcgrad.backends.llvm.routines import fft_chirp, fft_long

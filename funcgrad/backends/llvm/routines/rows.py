@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import functools
 
-from llvmlite import ir
-
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I32, PTR, Code, Int, Record
 from funcgrad.backends.llvm.native.engine import Engine
 from funcgrad.backends.llvm.runtime.routine import Call, compiled

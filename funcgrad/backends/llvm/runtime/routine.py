@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from llvmlite import ir
-
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.engine import Engine, engine
 from funcgrad.backends.llvm.native.sources import generator
 from funcgrad.backends.llvm.runtime import pool, scratch

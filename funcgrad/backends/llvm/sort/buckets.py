@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from llvmlite import ir
-
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I32, I64, PTR, VOID, Code, Int, Record, declare
 from funcgrad.backends.llvm.sort.keys import like
 from funcgrad.backends.llvm.sort.network import LANES, emit_network, padded

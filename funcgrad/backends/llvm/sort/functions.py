@@ -7,8 +7,7 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING
 
-from llvmlite import ir
-
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.engine import Engine, engine
 from funcgrad.backends.llvm.runtime.routine import Call, compiled
 from funcgrad.backends.llvm.sort.keys import Keys, keys_of

@@ -10,8 +10,7 @@ besides, so that the code is short and lengths are free.
 
 from __future__ import annotations
 
-from llvmlite import ir
-
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I32, I64, PTR, Code, Int, declare
 
 _BITS = 4  # of the number of a lane

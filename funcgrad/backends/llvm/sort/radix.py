@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from llvmlite import ir
-
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I32, I64, PTR, VOID, Code, Int, Record, declare
 
 I1, I8 = ir.IntType(1), ir.IntType(8)

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
-from llvmlite import ir
-
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I32, I64, PTR, VOID, Code, Int, Record, declare
 from funcgrad.backends.llvm.sort.buckets import Buckets, Row, room
 from funcgrad.backends.llvm.sort.keys import Keys

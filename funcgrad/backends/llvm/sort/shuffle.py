@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from llvmlite import ir
-
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I32, I64, PTR, VOID, Code, Int, Record, declare
 from funcgrad.backends.llvm.sort.keys import like
 from funcgrad.backends.llvm.sort.network import LANES, emit_network, padded
@@ -54,7 +53,6 @@ class _Writer:
         move, ends, finish = self._move(), self._ends(), self._finish()
         digits = self._digits()
         limit = ir.GlobalVariable(self.module, I32, "fg_pool_limit")
-        limit.type = PTR
         code = Code(self.module, name, [PTR], public=True)
         call = Record(code, _CALL, code.args[0])
         job = Record(code, _JOB, code.variable(I64, count=len(_JOB)).slot)

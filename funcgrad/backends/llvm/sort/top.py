@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from llvmlite import ir
-
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I32, I64, PTR, Code, Int, Record, Variable
 from funcgrad.backends.llvm.sort.keys import Keys
 from funcgrad.backends.llvm.sort.rows import Rows

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from llvmlite import ir
-
+from funcgrad.backends.llvm.native import ir
+from funcgrad.backends.llvm.native.builder import IRBuilder
 from funcgrad.backends.llvm.vecmath import arc, bits, erf, exp, gamma, log, power, trig
 from funcgrad.backends.llvm.vecmath.ir import F32, F64, Num
 
@@ -54,37 +54,40 @@ NAMES = frozenset(_TABLE)
 """Every name `emit` knows."""
 
 
-def emit(builder: ir.IRBuilder, name: str, args: Sequence[ir.Value]) -> ir.Value:
+def emit(builder: IRBuilder, name: str, args: Sequence[ir.Value]) -> ir.Value:
     """The value of the elementary function `name` at `args`, which are all float or all double.
 
     Raises KeyError for a name outside `NAMES`, TypeError for other argument types.
 
-    >>> from llvmlite import ir
+    >>> from funcgrad.backends.llvm.native import ir
+    >>> from funcgrad.backends.llvm.native.builder import IRBuilder
     >>> module, f32 = ir.Module(), ir.FloatType()
     >>> f = ir.Function(module, ir.FunctionType(f32, [f32]), "f")
-    >>> builder = ir.IRBuilder(f.append_basic_block())
+    >>> builder = IRBuilder(f.append_basic_block())
     >>> _ = builder.ret(emit(builder, "exp", f.args))
     >>> "fg.exp.f32" in str(module)
     True
     """
-    body = _TABLE[name]
     kind = args[0].type
     if kind not in (F32, F64) or any(a.type != kind for a in args):
         got = ", ".join(str(a.type) for a in args)
         raise TypeError(f"vecmath.emit: {name} takes arguments all float or all double, got {got}")
-    return builder.call(_function(builder.module, name, body, kind, len(args)), args)
+    return builder.call(function(builder.module, name, kind, len(args)), args)
 
 
-def _function(
-    module: ir.Module, name: str, body: Callable[..., Num], kind: ir.Type, arity: int
-) -> ir.Function:
-    symbol = f"fg.{name}.{'f32' if kind == F32 else 'f64'}"
+def function(module: ir.Module, name: str, kind: ir.Type, arity: int) -> ir.Function:
+    """The function `name` of a module, for float or double.
+
+    >>> function(ir.Module(), "exp", F32, 1).name
+    'fg.exp.f32'
+    """
+    body, symbol = _TABLE[name], f"fg.{name}.{'f32' if kind == F32 else 'f64'}"
     if symbol in module.globals:
         return module.globals[symbol]
     fn = ir.Function(module, ir.FunctionType(kind, [kind] * arity), symbol)
     fn.linkage = "internal"
     for attribute in ("alwaysinline", "nounwind"):
         fn.attributes.add(attribute)
-    builder = ir.IRBuilder(fn.append_basic_block())
+    builder = IRBuilder(fn.append_basic_block())
     builder.ret(body(*(Num(builder, a) for a in fn.args)).v)
     return fn

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llvmlite import ir
+from funcgrad.backends.llvm.native import ir
+from funcgrad.backends.llvm.native.builder import IRBuilder
 
 F32, F64 = ir.FloatType(), ir.DoubleType()
 I1, I32, I64 = ir.IntType(1), ir.IntType(32), ir.IntType(64)
@@ -21,7 +22,7 @@ class Num:
 
     __slots__ = ("b", "v")
 
-    def __init__(self, builder: ir.IRBuilder, value: ir.Value) -> None:
+    def __init__(self, builder: IRBuilder, value: ir.Value) -> None:
         self.b = builder
         self.v = value
 
@@ -157,10 +158,9 @@ class Num:
 
 
 def intrinsic(name: str, *args: Num) -> Num:
-    """A call of an LLVM intrinsic overloaded on one type, such as `llvm.sqrt`."""
+    """A call of an LLVM intrinsic overloaded on one type, such as "sqrt"."""
     x = args[0]
-    fnty = ir.FunctionType(x.type, [x.type] * len(args))
-    fn = x.b.module.declare_intrinsic(name, [x.type], fnty)
+    fn = x.b.module.intrinsic(name, x.type, [x.type] * len(args))
     return Num(x.b, x.b.call(fn, [a.v for a in args]))
 
 
@@ -170,37 +170,37 @@ def _like(ref: Num, x: Num | float) -> Num:
 
 def fma(a: Num, b: Num | float, c: Num | float) -> Num:
     """a·b + c, rounded once."""
-    return intrinsic("llvm.fma", a, _like(a, b), _like(a, c))
+    return intrinsic("fma", a, _like(a, b), _like(a, c))
 
 
 def sqrt(x: Num) -> Num:
     """The square root, correctly rounded."""
-    return intrinsic("llvm.sqrt", x)
+    return intrinsic("sqrt", x)
 
 
 def fabs(x: Num) -> Num:
     """|x|: x without its sign bit."""
-    return intrinsic("llvm.fabs", x)
+    return intrinsic("fabs", x)
 
 
 def floor(x: Num) -> Num:
     """The greatest integer that is no greater."""
-    return intrinsic("llvm.floor", x)
+    return intrinsic("floor", x)
 
 
 def rint(x: Num) -> Num:
     """The nearest integer, ties to even."""
-    return intrinsic("llvm.rint", x)
+    return intrinsic("rint", x)
 
 
 def trunc(x: Num) -> Num:
     """The integer next to it towards zero."""
-    return intrinsic("llvm.trunc", x)
+    return intrinsic("trunc", x)
 
 
 def copysign(x: Num, sign: Num) -> Num:
     """The magnitude of x with the sign bit of another number."""
-    return intrinsic("llvm.copysign", x, sign)
+    return intrinsic("copysign", x, sign)
 
 
 def where(cond: Num, a: Num | float, b: Num | float) -> Num:
@@ -303,8 +303,9 @@ def lookup(index: Num, symbol: str, values: Sequence[float]) -> Num:
         table.initializer = ir.Constant(array, [ir.Constant(F64, v) for v in values])
         table.global_constant = True
         table.linkage = "internal"
-    address = index.b.gep(module.globals[symbol], [ir.Constant(I64, 0), index.v], inbounds=True)
-    return Num(index.b, index.b.load(address))
+    table = module.globals[symbol]
+    address = index.b.gep(table, [I64(0), index.v], table.value_type, inbounds=True)
+    return Num(index.b, index.b.load(address, F64))
 
 
 def libm(name: str, *args: Num) -> Num:

@@ -10,21 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from llvmlite import ir
-
+from funcgrad.backends.llvm.native import ir
+from funcgrad.backends.llvm.native.builder import IRBuilder
 from funcgrad.backends.llvm.vecmath.ir import F32, F64, I64, Num
 
 LANES = {F32: (4, 8, 16), F64: (2, 4, 8)}
 """The numbers of lanes that there are variants for."""
 
 _PTR, _VOID = ir.PointerType(), ir.VoidType()
-
-
-class _Attributes(ir.values.FunctionAttributes):
-    """Function attributes that llvmlite has no names for."""
-
-    def add(self, name: str) -> None:
-        set.add(self, name)
 
 
 def replace_beyond(name: str, bound: float, x: Num, y: Num, far: Callable[[Num], Num]) -> Num:
@@ -49,8 +42,8 @@ def _far(module: ir.Module, symbol: str, kind: ir.Type, far: Callable[[Num], Num
         argument.add_attribute("noalias")
     x, y = fn.args
     entry, loop, end = (fn.append_basic_block(s) for s in ("entry", "loop", "end"))
-    ir.IRBuilder(entry).branch(loop)
-    b = ir.IRBuilder(loop)
+    IRBuilder(entry).branch(loop)
+    b = IRBuilder(loop)
     i = b.phi(I64)
     value = Num(b, b.load(b.gep(x, [i], source_etype=kind), typ=kind))
     b.store(far(value).v, b.gep(y, [i], source_etype=kind))
@@ -58,7 +51,7 @@ def _far(module: ir.Module, symbol: str, kind: ir.Type, far: Callable[[Num], Num
     i.add_incoming(I64(0), entry)
     i.add_incoming(following, loop)
     b.cbranch(b.icmp_unsigned("<", following, I64(max(LANES[kind]))), loop, end)
-    ir.IRBuilder(end).ret_void()
+    IRBuilder(end).ret_void()
     return fn
 
 
@@ -72,47 +65,37 @@ def _replacer(
     # What the vectorizer may call must not go before it has run.
     fn.linkage = "linkonce_odr hidden" if lanes == 1 else "weak_odr hidden"
     inlining = "noinline" if lanes == 1 else "alwaysinline"
-    fn.attributes = _Attributes((inlining, "memory(none)", "nounwind", "willreturn"))
+    fn.attributes |= {inlining, "memory(none)", "nounwind", "willreturn"}
     if lanes == 1:
         names = ",".join(f"_ZGV_LLVM_N{n}vv_{symbol}({symbol}.x{n})" for n in LANES[kind])
         fn.attributes.add(f'"vector-function-abi-variant"="{names}"')
     entry, rare, end = (fn.append_basic_block(s) for s in ("entry", "rare", "end"))
-    b = ir.IRBuilder(entry)
+    b = IRBuilder(entry)
     x, y = fn.args
-    near = b.fcmp_ordered("<=", b.call(_fabs(module, vector), [x]), _splat(vector, bound))
+    size = b.call(module.intrinsic("fabs", vector, [vector]), [x])
+    near = b.fcmp_ordered("<=", size, _splat(vector, bound))
     all_near = near
     if lanes > 1:
         mask = ir.IntType(lanes)
         all_near = b.icmp_unsigned("==", b.bitcast(near, mask), mask(-1))
     slots = [_array(b, kind) for _ in range(2)]
     b.cbranch(all_near, end, rare)
-    b = ir.IRBuilder(rare)
+    b = IRBuilder(rare)
     b.store(x, slots[0])
     b.call(way, slots)
     replaced = b.select(near, y, b.load(slots[1], typ=vector))
     b.branch(end)
-    b = ir.IRBuilder(end)
+    b = IRBuilder(end)
     result = b.phi(vector)
     result.add_incoming(y, entry)
     result.add_incoming(replaced, rare)
     b.ret(result)
 
 
-def _array(b: ir.IRBuilder, kind: ir.Type) -> ir.Value:
+def _array(b: IRBuilder, kind: ir.Type) -> ir.Value:
     """Memory for the most lanes."""
-    slot = b.alloca(ir.ArrayType(kind, max(LANES[kind])))
-    slot.align = 64
-    slot.type = _PTR  # llvmlite gives it a typed one
-    return slot
+    return b.alloca(ir.ArrayType(kind, max(LANES[kind])), align=64)
 
 
 def _splat(kind: ir.Type, value: float) -> ir.Constant:
     return ir.Constant(kind, [value] * kind.count if isinstance(kind, ir.VectorType) else value)
-
-
-def _fabs(module: ir.Module, kind: ir.Type) -> ir.Function:
-    if not isinstance(kind, ir.VectorType):
-        return module.declare_intrinsic("llvm.fabs", [kind])
-    name = f"llvm.fabs.v{kind.count}{kind.element.intrinsic_name}"
-    known = module.globals.get(name)
-    return known or ir.Function(module, ir.FunctionType(kind, [kind]), name)

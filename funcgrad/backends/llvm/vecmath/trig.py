@@ -11,8 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from llvmlite import ir
-
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.vecmath.ir import (
     F64,
     LAYOUT,

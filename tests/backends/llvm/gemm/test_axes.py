@@ -4,11 +4,12 @@ import ctypes
 
 import numpy as np
 import pytest
-from llvmlite import ir
 
 from funcgrad.backends.llvm.gemm import functions
 from funcgrad.backends.llvm.gemm.functions import OUTPUTS, declare_gemm, emit_gemm
 from funcgrad.backends.llvm.gemm.words import AXES, CALL, MAX_AXES, axes_words, inner_words
+from funcgrad.backends.llvm.native import ir
+from funcgrad.backends.llvm.native.builder import IRBuilder
 from funcgrad.backends.llvm.native.engine import engine
 from funcgrad.backends.program import GemmAxes
 from tests.backends.llvm.gemm.test_functions import check, engine_for, random
@@ -113,7 +114,7 @@ def test_emitted_call():
     m = ir.Module("test_emitted_call")
     ptr = ir.PointerType()
     f = ir.Function(m, ir.FunctionType(ir.VoidType(), [ptr, ptr, ptr]), "product")
-    b = ir.IRBuilder(f.append_basic_block())
+    b = IRBuilder(f.append_basic_block())
     x, y, z = f.args
     steps = {"a_rs": 3, "a_cs": 1, "b_rs": 4, "b_cs": 1, "c_rs": 4, "c_cs": 1}
     emit_gemm(b, "float32", None, {"m": 2, "n": 4, "k": 3, "a": x, "b": y, "c": z, **steps})

@@ -31,7 +31,7 @@ class Places:
         driver.write()
         name = functions.name_of(dtype, dtype, way)
         library = functions.way_library(dtype, dtype, target, way)
-        found = [g.name for g in driver.module.global_values if g.name.startswith(f"{name}_")]
+        found = [g.name for g in driver.module.globals.values() if g.name.startswith(f"{name}_")]
         self.places = {x: ctypes.c_void_p.from_address(library.address(x)) for x in found}
         self.name, self.address = name, library.address(name)
         self.stub = ctypes.CFUNCTYPE(None)(lambda: self.called.append(1))
@@ -94,7 +94,7 @@ def test_kernels_of_other_processors(cpu):
                 if way in ROUTED and way not in has:
                     driver = Driver(FORMATS["float32"], FORMATS["float32"], target, way)
                     driver.write()
-                    has[way] = {g.name for g in driver.module.global_values}
+                    has[way] = {g.name for g in driver.module.globals.values()}
                 name = functions.name_of("float32", "float32", way)
                 assert {micro.place(name, x) for x in kernels} <= has.get(way, set())
     assert has

@@ -5,13 +5,13 @@ import ctypes
 import ml_dtypes
 import numpy as np
 import pytest
-from llvmlite import ir
 
 from funcgrad.backends.llvm.gemm import functions
 from funcgrad.backends.llvm.gemm.functions import OUTPUTS, gemm
 from funcgrad.backends.llvm.gemm.kernels import Kernels
 from funcgrad.backends.llvm.gemm.own import packing_rows
 from funcgrad.backends.llvm.gemm.pack import FORMATS, Tile
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I64, PTR, Code
 from funcgrad.backends.llvm.native.engine import engine
 from funcgrad.backends.llvm.native.target import Target

@@ -5,12 +5,12 @@ import ctypes
 import ml_dtypes
 import numpy as np
 import pytest
-from llvmlite import ir
 
 from funcgrad.backends.llvm.gemm import functions, pack
 from funcgrad.backends.llvm.gemm.kernels import Kernels, Micro
 from funcgrad.backends.llvm.gemm.pack import FORMATS, Tile, constant
 from funcgrad.backends.llvm.gemm.registers import Registers
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.compiler import compiled
 from funcgrad.backends.llvm.native.engine import engine
 from funcgrad.backends.llvm.native.target import Target

@@ -4,7 +4,6 @@ import ctypes
 
 import numpy as np
 import pytest
-from llvmlite import ir
 
 import funcgrad as fg
 from funcgrad import lax
@@ -13,6 +12,7 @@ from funcgrad.backends.llvm.matrix import ql
 from funcgrad.backends.llvm.matrix.eigen import emit_eigh
 from funcgrad.backends.llvm.matrix.functions import install
 from funcgrad.backends.llvm.matrix.parts import Matrices
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.engine import engine
 from funcgrad.backends.llvm.native.target import Target
 from funcgrad.backends.llvm.runtime import pool

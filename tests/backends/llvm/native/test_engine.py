@@ -9,10 +9,11 @@ import weakref
 import llvmlite.binding as llvm
 import numpy as np
 import pytest
-from llvmlite import ir
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
+from funcgrad.backends.llvm.native import ir
+from funcgrad.backends.llvm.native.builder import IRBuilder
 from funcgrad.backends.llvm.native.compiler import InvalidIR
 from funcgrad.backends.llvm.native.engine import engine
 from funcgrad.backends.llvm.native.target import LEVELS, Target, default_target
@@ -43,7 +44,7 @@ def builder_module():
     module = ir.Module("m")
     i64 = ir.IntType(64)
     f = ir.Function(module, ir.FunctionType(i64, [i64]), "triple")
-    b = ir.IRBuilder(f.append_basic_block())
+    b = IRBuilder(f.append_basic_block())
     b.ret(b.mul(f.args[0], i64(3)))
     return module
 

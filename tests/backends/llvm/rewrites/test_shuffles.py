@@ -4,11 +4,11 @@ import ctypes
 
 import numpy as np
 import pytest
-from llvmlite import ir
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import lax, random
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.engine import engine
 from funcgrad.backends.llvm.native.target import Target
 from funcgrad.backends.llvm.rewrites.shuffles import MANY

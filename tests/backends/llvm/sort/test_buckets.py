@@ -5,10 +5,10 @@ import functools
 
 import numpy as np
 import pytest
-from llvmlite import ir
 
 import funcgrad as fg
 from funcgrad import lax
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I32, I64, PTR, Code
 from funcgrad.backends.llvm.native.engine import engine
 from funcgrad.backends.llvm.native.target import Target

@@ -4,8 +4,8 @@ import ctypes
 
 import numpy as np
 import pytest
-from llvmlite import ir
 
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I64, PTR, Code
 from funcgrad.backends.llvm.native.engine import engine
 from funcgrad.backends.llvm.native.target import Target

@@ -7,9 +7,10 @@ from functools import cache
 import mpmath
 import numpy as np
 import pytest
-from llvmlite import ir
 from scipy import special
 
+from funcgrad.backends.llvm.native import ir
+from funcgrad.backends.llvm.native.builder import IRBuilder
 from funcgrad.backends.llvm.native.engine import engine
 from funcgrad.backends.llvm.native.target import Target
 from funcgrad.backends.llvm.vecmath import functions, trig
@@ -76,21 +77,21 @@ def loop_of(name, kind=F32):
     """The module of `for i: out[i] = name(x[i], …)`."""
     arity = 2 if name in BINARY else 1
     module = ir.Module(name)
-    pointers = [kind.as_pointer()] * (arity + 1)
+    pointers = [ir.PTR] * (arity + 1)
     fn = ir.Function(module, ir.FunctionType(ir.VoidType(), [*pointers, I64]), "kernel")
     for a in fn.args[:-1]:
         a.add_attribute("noalias")
     entry, loop, end = (fn.append_basic_block(s) for s in ("entry", "loop", "end"))
-    ir.IRBuilder(entry).branch(loop)
-    b = ir.IRBuilder(loop)
+    IRBuilder(entry).branch(loop)
+    b = IRBuilder(loop)
     i = b.phi(I64)
-    xs = [b.load(b.gep(a, [i])) for a in fn.args[:arity]]
-    b.store(functions.emit(b, name, xs), b.gep(fn.args[arity], [i]))
+    xs = [b.load(b.gep(a, [i], kind), kind) for a in fn.args[:arity]]
+    b.store(functions.emit(b, name, xs), b.gep(fn.args[arity], [i], kind))
     following = b.add(i, I64(1))
     i.add_incoming(I64(0), entry)
     i.add_incoming(following, loop)
     b.cbranch(b.icmp_signed("<", following, fn.args[-1]), loop, end)
-    ir.IRBuilder(end).ret_void()
+    IRBuilder(end).ret_void()
     return module
 
 
@@ -333,7 +334,7 @@ def test_loops_vectorize(name, kind):
 def test_a_function_is_emitted_once_per_module():
     module = ir.Module()
     fn = ir.Function(module, ir.FunctionType(F32, [F32]), "f")
-    b = ir.IRBuilder(fn.append_basic_block())
+    b = IRBuilder(fn.append_basic_block())
     once = functions.emit(b, "tanh", [fn.args[0]])
     b.ret(functions.emit(b, "tanh", [once]))
     assert str(module).count("define internal") == 1
@@ -342,7 +343,7 @@ def test_a_function_is_emitted_once_per_module():
 def test_bad_calls_name_the_function():
     module = ir.Module()
     fn = ir.Function(module, ir.FunctionType(F32, [F32, F64, I64]), "f")
-    b = ir.IRBuilder(fn.append_basic_block())
+    b = IRBuilder(fn.append_basic_block())
     with pytest.raises(KeyError, match="sine"):
         functions.emit(b, "sine", fn.args[:1])
     with pytest.raises(TypeError, match="power takes arguments all float or all double, got float"):

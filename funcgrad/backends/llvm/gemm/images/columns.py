@@ -6,13 +6,12 @@ and the windows' elements one by one. A task has some features of all windows of
 
 from __future__ import annotations
 
-from llvmlite import ir
-
 from funcgrad.backends.llvm.gemm.images.lines import Lines
 from funcgrad.backends.llvm.gemm.images.placed import item_of
 from funcgrad.backends.llvm.gemm.images.strips import Strips
 from funcgrad.backends.llvm.gemm.job import Parts
 from funcgrad.backends.llvm.gemm.words import SHARED
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I64, PTR, Bool, Code, Record
 
 MOST_ROWS = 256  # windows that are few

@@ -10,8 +10,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-from llvmlite import ir
-
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I64, PTR, VOID, Code, Int, Record, declare, zero_of
 from funcgrad.backends.llvm.native.engine import Engine, engine
 from funcgrad.backends.llvm.native.sources import generator

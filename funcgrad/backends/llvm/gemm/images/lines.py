@@ -6,12 +6,11 @@ of several windows. So few columns, which would leave the lanes of panels empty,
 
 from __future__ import annotations
 
-from llvmlite import ir
-
 from funcgrad.backends.llvm.gemm.images.placed import FIELDS as PLACED
 from funcgrad.backends.llvm.gemm.images.placed import item_of, orient, packs_a
 from funcgrad.backends.llvm.gemm.job import Parts
 from funcgrad.backends.llvm.gemm.words import SERIAL_WORK, SHARED
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I64, PTR, Bool, Code, Int, Record
 
 FIELDS = (*PLACED, "line", "lines")  # rows of a line, and how many there are

@@ -8,11 +8,10 @@ Long sums are cut into parts, by shapes alone, whose results are added in order.
 
 from __future__ import annotations
 
-from llvmlite import ir
-
 from funcgrad.backends.llvm.gemm.job import Parts
 from funcgrad.backends.llvm.gemm.pack import equal_parts
 from funcgrad.backends.llvm.gemm.words import JOB, SERIAL_WORK, SHARED
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I64, PTR, Bool, Code, Int, Record
 
 # The operand of rows x, that of columns w. If w is packed before: its panels and their distance.

@@ -9,8 +9,6 @@ even and the odd ones lie apart there.
 
 from __future__ import annotations
 
-from llvmlite import ir
-
 from funcgrad.backends.llvm.gemm.images.frames import AHEAD, FRAME, framed_function
 from funcgrad.backends.llvm.gemm.images.placed import FIELDS as PLACED
 from funcgrad.backends.llvm.gemm.images.placed import item_of, orient, packs_a
@@ -18,6 +16,7 @@ from funcgrad.backends.llvm.gemm.job import Parts
 from funcgrad.backends.llvm.gemm.kernels import LINES_SOON
 from funcgrad.backends.llvm.gemm.pack import equal_parts
 from funcgrad.backends.llvm.gemm.words import AXES, FRAMED, MAX_AXES, SERIAL_WORK, SHARED
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I32, I64, PTR, Bool, Code, Int, Record
 
 FIELDS = (

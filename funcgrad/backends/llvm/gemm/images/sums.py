@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
-
 from funcgrad.backends.llvm.gemm.job import Parts
 from funcgrad.backends.llvm.gemm.kernels import Micro
 from funcgrad.backends.llvm.gemm.pack import Tile
 from funcgrad.backends.llvm.gemm.words import JOB, SERIAL_WORK, SHARED
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I64, PTR, Bool, Code, Int, Record
 
 # Elements of a line of the kernel, and how many lines a task takes; places of a part and of a

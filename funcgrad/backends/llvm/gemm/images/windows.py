@@ -6,12 +6,11 @@ packs its part of B, which stays in its core's cache, and multiplies it with all
 
 from __future__ import annotations
 
-from llvmlite import ir
-
 from funcgrad.backends.llvm.gemm.job import Parts
 from funcgrad.backends.llvm.gemm.pack import equal_parts
 from funcgrad.backends.llvm.gemm.packed import Packed
 from funcgrad.backends.llvm.gemm.words import SERIAL_WORK, SHARED
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I64, PTR, Bool, Code, Int, Record
 
 # The packed operand and its panels' distance, panels of columns in a tile, tiles of an item, and

@@ -12,14 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from llvmlite import ir
-
 from funcgrad.backends.llvm.gemm.images.frames import FRAME
 from funcgrad.backends.llvm.gemm.job import Parts
 from funcgrad.backends.llvm.gemm.kernels import LINES_SOON
 from funcgrad.backends.llvm.gemm.pack import equal_parts
 from funcgrad.backends.llvm.gemm.winograd.tiles import SIDE, TILED, Tiles, kernel_points, results
 from funcgrad.backends.llvm.gemm.words import SERIAL_WORK, SHARED
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I1, I64, PTR, Code, Int, Record, zero_of
 from funcgrad.backends.llvm.rewrites.tiles import POINTS, TAPS
 

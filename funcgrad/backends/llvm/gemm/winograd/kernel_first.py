@@ -13,12 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from llvmlite import ir
-
 from funcgrad.backends.llvm.gemm.images.frames import FRAME
 from funcgrad.backends.llvm.gemm.job import Parts
 from funcgrad.backends.llvm.gemm.winograd.tiles import TILED, Tiles, kernel_taps
 from funcgrad.backends.llvm.gemm.words import SHARED
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I1, I64, PTR, Code, Int, Record, zero_of
 from funcgrad.backends.llvm.rewrites.tiles import POINTS, TAPS
 

@@ -7,8 +7,6 @@ are taken four at a time, those of a line, so that caches hold what belongs to m
 
 from __future__ import annotations
 
-from llvmlite import ir
-
 from funcgrad.backends.llvm.gemm.job import Parts
 from funcgrad.backends.llvm.gemm.winograd.tiles import (
     CACHE_SHARE,
@@ -19,6 +17,8 @@ from funcgrad.backends.llvm.gemm.winograd.tiles import (
 )
 from funcgrad.backends.llvm.gemm.winograd.tiles_last import APART, TILED_LAST, TilesLast
 from funcgrad.backends.llvm.gemm.words import SHARED
+from funcgrad.backends.llvm.native import ir
+from funcgrad.backends.llvm.native.builder import IRBuilder
 from funcgrad.backends.llvm.native.code import I1, I64, PTR, Code, Int, Record, zero_of
 from funcgrad.backends.llvm.rewrites.tiles import POINTS, TAPS
 
@@ -80,7 +80,7 @@ class WinogradKernelLast(TilesLast):
         code.function.attributes.add("noinline")
         return code.function
 
-    def _line_reached(self, b: ir.IRBuilder, i: int, d: tuple) -> ir.Value:
+    def _line_reached(self, b: IRBuilder, i: int, d: tuple) -> ir.Value:
         """Element i of Bᵀd, of those two of d that it has."""
         if i == 1:
             return b.fadd(*d)

@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from llvmlite import ir
-
 from funcgrad.backends.llvm.gemm.job import Parts
 from funcgrad.backends.llvm.gemm.pack import equal_parts
 from funcgrad.backends.llvm.gemm.winograd.tiles import (
@@ -24,6 +22,7 @@ from funcgrad.backends.llvm.gemm.winograd.tiles import (
 )
 from funcgrad.backends.llvm.gemm.winograd.tiles_last import APART, TILED_LAST, TilesLast
 from funcgrad.backends.llvm.gemm.words import SERIAL_WORK, SHARED
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I1, I64, PTR, Bool, Code, Int, Record, zero_of
 from funcgrad.backends.llvm.rewrites.tiles import POINTS, TAPS
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from llvmlite import ir
-
 from funcgrad.backends.llvm.gemm.winograd.first import FIELDS as WINOGRAD
 from funcgrad.backends.llvm.gemm.winograd.first import Winograd
 from funcgrad.backends.llvm.gemm.winograd.tiles import SIDE
+from funcgrad.backends.llvm.native import ir
+from funcgrad.backends.llvm.native.builder import IRBuilder
 from funcgrad.backends.llvm.native.code import I1, I64, PTR, Code, Int, Record, zero_of
 from funcgrad.backends.llvm.rewrites.tiles import PHASE_COUNT, PHASE_POINTS, PHASE_TAPS
 
@@ -151,7 +151,7 @@ class WinogradPhases(Winograd):
         })  # fmt: skip
 
 
-def _kernel_points(b: ir.IRBuilder, taps: list[ir.Value]) -> list[ir.Value]:
+def _kernel_points(b: IRBuilder, taps: list[ir.Value]) -> list[ir.Value]:
     """The points of a kernel of 2×2, of which lines and columns of zeros come last."""
     half = ir.Constant(taps[0].type, [0.5] * taps[0].type.count)
 
@@ -163,7 +163,7 @@ def _kernel_points(b: ir.IRBuilder, taps: list[ir.Value]) -> list[ir.Value]:
     return [column[i] for i in range(THREE) for column in columns]
 
 
-def _results(b: ir.IRBuilder, m: list[ir.Value], odd: int) -> list[ir.Value]:
+def _results(b: IRBuilder, m: list[ir.Value], odd: int) -> list[ir.Value]:
     """Aᵀm, of the end and the two points that both phases have."""
     both, apart = b.fadd(m[1], m[2]), b.fsub(m[1], m[2])
     return [both, b.fsub(apart, m[0])] if odd else [b.fadd(m[0], both), apart]

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from llvmlite import ir
-
 from funcgrad.backends.llvm.gemm.job import Parts
 from funcgrad.backends.llvm.gemm.words import AXES, MAX_AXES
+from funcgrad.backends.llvm.native import ir
+from funcgrad.backends.llvm.native.builder import IRBuilder
 from funcgrad.backends.llvm.native.code import I32, I64, PTR, Code, Int, Record, zero_of
 from funcgrad.backends.llvm.rewrites.tiles import POINTS, TAPS
 
@@ -251,17 +251,17 @@ class Tiles(TiledWay):
         return code.function
 
 
-def reached(b: ir.IRBuilder, d: list[ir.Value]) -> list[ir.Value]:
+def reached(b: IRBuilder, d: list[ir.Value]) -> list[ir.Value]:
     """Bᵀd: d0 - d2, d1 + d2, d2 - d1, d1 - d3."""
     return [b.fsub(d[0], d[2]), b.fadd(d[1], d[2]), b.fsub(d[2], d[1]), b.fsub(d[1], d[3])]
 
 
-def results(b: ir.IRBuilder, m: list[ir.Value]) -> list[ir.Value]:
+def results(b: IRBuilder, m: list[ir.Value]) -> list[ir.Value]:
     """Aᵀm: m0 + m1 + m2, m1 - m2 - m3."""
     return [b.fadd(b.fadd(m[0], m[1]), m[2]), b.fsub(b.fsub(m[1], m[2]), m[3])]
 
 
-def kernel_taps(b: ir.IRBuilder, sums: list[ir.Value]) -> list[ir.Value]:
+def kernel_taps(b: IRBuilder, sums: list[ir.Value]) -> list[ir.Value]:
     """The 9 elements of GᵀSG.
 
     sums: the 16 elements of S
@@ -270,14 +270,14 @@ def kernel_taps(b: ir.IRBuilder, sums: list[ir.Value]) -> list[ir.Value]:
     return [x for i in range(TAPS) for x in _folded(b, [column[i] for column in columns])]
 
 
-def _folded(b: ir.IRBuilder, m: list[ir.Value]) -> list[ir.Value]:
+def _folded(b: IRBuilder, m: list[ir.Value]) -> list[ir.Value]:
     """Gᵀm: m0 + (m1 + m2)/2, (m1 - m2)/2, (m1 + m2)/2 + m3."""
     half = ir.Constant(m[0].type, [0.5] * m[0].type.count)
     both = b.fmul(b.fadd(m[1], m[2]), half)
     return [b.fadd(m[0], both), b.fmul(b.fsub(m[1], m[2]), half), b.fadd(both, m[3])]
 
 
-def kernel_points(b: ir.IRBuilder, taps: list[ir.Value]) -> list[ir.Value]:
+def kernel_points(b: IRBuilder, taps: list[ir.Value]) -> list[ir.Value]:
     """The 16 elements of G g Gᵀ, where G is half of [[2, 0, 0], [1, 1, 1], [1, -1, 1], [0, 0, 2]].
 
     taps: the 9 elements of g, vectors of those of several kernels
@@ -293,6 +293,6 @@ def kernel_points(b: ir.IRBuilder, taps: list[ir.Value]) -> list[ir.Value]:
     return [points[point % SIDE][point // SIDE] for point in range(POINTS)]
 
 
-def spread(b: ir.IRBuilder, y: list[ir.Value]) -> list[ir.Value]:
+def spread(b: IRBuilder, y: list[ir.Value]) -> list[ir.Value]:
     """A y: y0, y0 + y1, y0 - y1, -y1."""
     return [y[0], b.fadd(y[0], y[1]), b.fsub(y[0], y[1]), b.fneg(y[1])]

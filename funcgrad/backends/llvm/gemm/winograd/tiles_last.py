@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from llvmlite import ir
-
 from funcgrad.backends.llvm.gemm.images.frames import FRAME
 from funcgrad.backends.llvm.gemm.job import Parts
 from funcgrad.backends.llvm.gemm.winograd.tiles import TiledWay
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I64, Code, Int, Record, zero_of
 from funcgrad.backends.llvm.rewrites.tiles import TAPS
 

@@ -4,9 +4,9 @@ import ctypes
 
 import numpy as np
 import pytest
-from llvmlite import ir
 
 from funcgrad.backends.llvm.gemm.images import frames
+from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.engine import engine
 from funcgrad.backends.llvm.runtime.pool import num_threads, set_num_threads
 from funcgrad.backends.program import Frame

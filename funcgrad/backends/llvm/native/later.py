@@ -1,0 +1,92 @@
+"""Code that runs as it is soonest translated, until its optimized form is there.
+
+Translating takes a fifth of the time that optimizing does, and the code several times as long to
+run: small programs begin with it. Both do the same operations in the same order, so that a result
+never depends on which one ran.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from funcgrad.core.process import fork
+
+if TYPE_CHECKING:
+    from funcgrad.backends.llvm.native.engine import Library
+
+_soon: ContextVar[bool] = ContextVar("soon", default=False)
+
+
+def soon(task: Callable[[], Any], brief: bool = True) -> None:
+    """Do something whose code, if it isn't on disk, is optimized later (`Later.begin`).
+
+    brief: False for code that is optimized at once
+
+    >>> soon(lambda: engine().compile("define i32 @five() { ret i32 5 }"))
+    >>> engine().later.settle()
+    """
+    before = _soon.set(brief)
+    try:
+        task()
+    finally:
+        _soon.reset(before)
+
+
+def may_wait(text: str) -> bool:
+    """Whether this thread is at a `soon` task, and a module's code can be optimized later: what may
+    be reassociated can't, as its order is the optimizer's.
+
+    >>> may_wait("define i32 @five() { ret i32 5 }")
+    False
+    """
+    return _soon.get() and "reassoc" not in text
+
+
+class Later:
+    """What optimizes libraries, by their names."""
+
+    def __init__(self) -> None:
+        self._left: dict[str, Callable[[], None]] = {}
+        self._lock = threading.Lock()
+
+    def add(self, name: str, optimize: Callable[[], None]) -> None:
+        """Have a library optimized in the end."""
+        self._left[name] = optimize
+
+    def begin(self) -> None:
+        """Optimize beside what the program does next.
+
+        >>> engine().later.begin()
+        """
+        if self._left:
+            fork.beside(self.settle)
+
+    def settle(self, library: Library | None = None) -> None:
+        """Optimize all that is left, or what a library calls of it, and wait for who is at it.
+
+        >>> engine().later.settle()
+        """
+        if library is None:
+            while self._left:
+                self._take(next(iter(self._left), ""))
+            self._take("")
+            return
+        wanted, known = [library], {library}
+        while wanted:
+            last = wanted.pop()
+            self._take(last.name)
+            wanted += last.uses - known
+            known |= last.uses
+
+    def _take(self, name: str) -> None:
+        with self._lock:
+            optimize = self._left.pop(name, None)
+            if optimize is not None:
+                optimize()
+
+    def after_fork(self) -> None:
+        """Wait for no thread of the process that this one is a copy of."""
+        self._lock = threading.Lock()
