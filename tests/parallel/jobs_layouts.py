@@ -5,7 +5,8 @@ import numpy as np
 import funcgrad as fg
 from funcgrad import tree
 from funcgrad.parallel import NamedSharding, P, device_put, make_mesh, reshard
-from tests.parallel.language_models import init, model as model_of
+from tests.parallel.language_models import init
+from tests.parallel.language_models import model as model_of
 
 PAIRS = [("llama", {"cp": 2, "pp": 2}), ("moe", {"fsdp": 2, "ep": 2})]
 

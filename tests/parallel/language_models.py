@@ -1,4 +1,4 @@
-"""Small language models for tests of layouts, those of examples/any_mesh.py, and a batch of each."""
+"""Small language models for tests of layouts: those of examples/any_mesh.py; a batch."""
 
 import sys
 from pathlib import Path
