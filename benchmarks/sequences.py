@@ -3,11 +3,13 @@
     python -m benchmarks.sequences     # ratios, each of two measurements in turn
 
 A ring of two ranks of one thread against attention of the whole on two threads; a pipeline of four
-stages on two ranks against its schedule's ideal; the same of actions that only sleep, so that other
-work on the machine hardly matters: what sending costs, and the share of time in which ranks wait;
-a layer of tensor parallelism with its products round rings against gathers and scatters of all;
-an expert layer's grouped products against one product of the same arithmetic; the first call of 48
-scanned layers against that of 4.
+stages on two ranks against its schedule's ideal, once of one rank that has the machine for itself,
+and once of two that do all of the work each at the same time, without a word to each other; each
+schedule on four ranks with actions that only sleep, so that other work on the machine hardly
+matters: the share of time in which ranks wait; a layer of tensor parallelism with its products
+round rings against gathers and scatters of all; an expert layer's grouped products against one
+product of the same arithmetic; the first call of 48 scanned layers against that of 4; a model on
+paper for 16,384 devices against 64.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import lax, nn
 from funcgrad.parallel import (
+    AbstractMesh,
     NamedSharding,
     P,
     make_mesh,
@@ -38,12 +41,13 @@ from funcgrad.parallel import (
     tensor_products,
     with_sharding_constraint,
 )
-from funcgrad.parallel.pipelines import make_schedule, simulate
+from funcgrad.parallel.pipelines import Timeline, make_schedule, simulate
 from funcgrad.parallel.supervise import mpiexec
 
 ROOT = Path(__file__).parent.parent
-STAGES, MICROBATCHES = 4, 8
-UNIT = 50  # milliseconds
+STAGES, MICROBATCHES, RANKS = 4, 8, 4
+SCHEDULES = ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-v")
+UNIT = 200  # milliseconds
 
 
 def normal(*shape: int) -> np.ndarray:
@@ -75,9 +79,18 @@ def ring(length: int) -> float:
         return best(lambda: attend(x))
 
 
-def pipeline(width: int) -> float:
-    """A step of four stages on two ranks; without ranks the same actions, one after the other:
+def piped(width: int) -> float:
+    """A step of four stages on two ranks; on one process the same actions, one after the other:
     microbatch by microbatch, gradients of weights and of inputs."""
+    return _pipeline(width, process_count() > 1)
+
+
+def apart(width: int) -> float:
+    """All of the step on each rank, at the same time."""
+    return _pipeline(width, False)
+
+
+def _pipeline(width: int, over_ranks: bool) -> float:
     layers = STAGES, width, 4 * width
     w = {"up": fnp.array(normal(*layers)), "down": fnp.array(normal(STAGES, 4 * width, width))}
     x = fnp.array(normal(MICROBATCHES * 512, width))
@@ -100,7 +113,7 @@ def pipeline(width: int) -> float:
         return lax.scan(one, start, [v.reshape(MICROBATCHES, -1, width) for v in batch])
 
     step: Any = alone
-    if process_count() > 1:
+    if over_ranks:
         mesh = make_mesh(-1, "pp")
         step = pipeline_value_and_grad(stage, loss, mesh=mesh, microbatches=MICROBATCHES)
         w = fg.device_put(w, NamedSharding(mesh, P("pp")))
@@ -108,29 +121,48 @@ def pipeline(width: int) -> float:
     return best(lambda: run(w, x, x))
 
 
-def waits(milliseconds: int) -> float:
-    """A step of a stage a rank whose forward passes sleep so long, and backward passes twice."""
-    unit = milliseconds / 1000
+def idle(milliseconds: int) -> list[float]:
+    """Of a step by each schedule, whose F, I and W sleep so long, the share in which the first rank
+    does nothing."""
+    mesh, naps = make_mesh(-1, "pp"), list[float]()
 
-    def slept(x: Any, seconds: float) -> Any:
+    def slept(x: Any) -> Any:
         def wait(value: Any) -> Any:
-            time.sleep(seconds)
+            started = time.perf_counter()
+            time.sleep(milliseconds / 1000)
+            naps.append(time.perf_counter() - started)
             return value
 
         return fg.pure_callback(wait, fg.ShapeDtypeStruct(x.shape, x.dtype), x)
 
     @fg.custom_vjp
-    def sleeping(h: Any) -> Any:
-        return slept(h, unit)
+    def stage(w: Any, h: Any) -> Any:
+        return slept(h * w)
 
-    sleeping.defvjp(lambda h: (slept(h, unit), None), lambda _, ct: (slept(ct, 2 * unit),))
-    mesh = make_mesh(-1, "pp")
-    step = pipeline_value_and_grad(
-        lambda w, h: sleeping(h) * w, lambda y, t: fnp.mean((y - t) ** 2), mesh=mesh,
-        microbatches=MICROBATCHES,
-    )  # fmt: skip
-    run, w, x = fg.jit(step), normal(mesh.shape["pp"], 4), normal(MICROBATCHES, 4)
-    return best(lambda: run(w, x, x))
+    def back(kept: Any, ct: Any) -> Any:
+        w, h = kept
+        return fnp.sum(slept(ct * h), 0), slept(ct * w)
+
+    stage.defvjp(lambda w, h: (slept(h * w), (w, h)), back)
+    found = []
+    for timeline in timelines(mesh.shape["pp"]):
+        schedule = timeline.schedule
+        step = pipeline_value_and_grad(
+            stage, lambda y, t: fnp.mean((y - t) ** 2), mesh=mesh, microbatches=MICROBATCHES,
+            schedule=schedule,
+        )  # fmt: skip
+        run, w, x = fg.jit(step), normal(schedule.stages, 4), normal(MICROBATCHES, 4)
+        fg.block_until_ready(run(w, x, x))
+        naps.clear()
+        started = time.perf_counter()
+        fg.block_until_ready(run(w, x, x))
+        found.append(1 - sum(naps) / (time.perf_counter() - started))
+    return found
+
+
+def timelines(ranks: int) -> list[Timeline]:
+    """Each schedule on paper."""
+    return [simulate(make_schedule(name, ranks, MICROBATCHES, 2)) for name in SCHEDULES]
 
 
 def products(width: int) -> float:
@@ -155,17 +187,17 @@ def products(width: int) -> float:
     return found("ring") / found("whole")
 
 
-INSIDE = {"ring": ring, "pipeline": pipeline, "waits": waits, "products": products}
+INSIDE = {"ring": ring, "piped": piped, "apart": apart, "idle": idle, "products": products}
 
 
-def elsewhere(subject: str, size: int, ranks: int, threads: int) -> float:
-    """A subject's seconds in a job of its own."""
+def elsewhere(subject: str, size: int, ranks: int, threads: int) -> list[float]:
+    """A subject's figures from a job of its own."""
     start = [mpiexec(), "-n", str(ranks)] if ranks > 1 else []
     command = [*start, sys.executable, "-m", "benchmarks.sequences", "--inside", subject]
     env = os.environ | {"FUNCGRAD_NUM_THREADS": str(threads)}
     done = subprocess.run([*command, "--size", str(size)], env=env, cwd=ROOT, capture_output=True,
                           text=True, check=True)  # fmt: skip
-    return float(done.stdout.split()[-1])
+    return [float(text) for text in done.stdout.splitlines()[-1].split()]
 
 
 # ---- here
@@ -200,41 +232,74 @@ def deep() -> float:
     return first(48) / first(4)
 
 
+def paper() -> float:
+    """Lowering for 16,384 devices beside that for 64."""
+    sys.path.append(str(ROOT / "examples"))
+    import any_mesh
+
+    cfg = any_mesh.Config("llama", 32768, layers=32, width=4096, heads=32, context=1024)
+
+    def lowered(fsdp: int) -> float:
+        mesh = AbstractMesh((4, fsdp, 4), ("pp", "fsdp", "tp"))
+        started = time.perf_counter()
+        any_mesh.on_paper(any_mesh.Model(cfg, mesh), 2 * fsdp)
+        return time.perf_counter() - started
+
+    lowered(2)
+    return lowered(1024) / lowered(4)
+
+
+def shared_work(args: argparse.Namespace) -> None:
+    """Rings and pipelines on two ranks."""
+    figures = []
+    # Two ranks share the work; what the schedule leaves idle comes on top.
+    timeline = simulate(make_schedule("1f1b", ranks=2, microbatches=MICROBATCHES))
+    busy = 1 - max(timeline.idle) / timeline.length
+    for _ in range(args.rounds):
+        (cut,), (whole,) = (elsewhere("ring", args.length, *on) for on in ((2, 1), (1, 2)))
+        (alone,), (piped,) = (elsewhere("piped", args.width, n, 1) for n in (1, 2))
+        (both,) = elsewhere("apart", args.width, 2, 1)
+        figures.append((cut / whole, 2 * busy * piped / alone, 2 * busy * piped / both))
+    ring, one, two = (statistics.median(column) for column in zip(*figures, strict=True))
+    print(f"a ring of two ranks: {ring:.2f} × one process of two threads")
+    print(f"a pipeline's step: {one:.2f} × the schedule's ideal by one rank's speed alone, "
+          f"{two:.2f} × by that of two at the same time")  # fmt: skip
+
+
 def main() -> None:
     """Measure in turn, and print ratios."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--length", type=int, default=4096)
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument(
-        "--inside", choices=list(INSIDE), help="measure here, on ranks or on one process"
-    )
+    parser.add_argument("--only", choices=["shared", "idle", "products", "grouped", "deep"])
+    parser.add_argument("--inside", choices=list(INSIDE), help="measure here, on the ranks it has")
     parser.add_argument("--size", type=int, default=0)
     args = parser.parse_args()
     if args.inside:
-        seconds = INSIDE[args.inside](args.size)
+        figures = INSIDE[args.inside](args.size)
         if process_index() == 0:
-            print(seconds)
+            print(*figures if isinstance(figures, list) else [figures])
         return
-    rings, pipes = [], []
-    # Two ranks share the work; what the schedule leaves idle comes on top.
-    timeline = simulate(make_schedule("1f1b", ranks=2, microbatches=MICROBATCHES))
-    busy = 1 - max(timeline.idle) / timeline.length
-    for _ in range(args.rounds):
-        rings.append(elsewhere("ring", args.length, 2, 1) / elsewhere("ring", args.length, 1, 2))
-        alone = elsewhere("pipeline", args.width, 1, 1)
-        pipes.append(elsewhere("pipeline", args.width, 2, 1) / (alone / 2 / busy))
-    slept = elsewhere("waits", UNIT, 2, 1) * 1000 / UNIT
-    idle, formula = 1 - (timeline.length - max(timeline.idle)) / slept, 1 - busy
-    print(f"a ring of two ranks: {statistics.median(rings):.2f} × one process of two threads")
-    print(f"a pipeline's step: {statistics.median(pipes):.2f} × the schedule's ideal")
-    print(f"one of sleeping actions: {slept / timeline.length:.3f} × the ideal; "
-          f"waiting for {idle:.3f} of it, {formula:.3f} by the formula")  # fmt: skip
-    rounds = elsewhere("products", 4 * args.width, 2, 1)
-    print(f"products round a ring: {rounds:.2f} × gathers and scatters of all")
-    one, each = grouped()
-    print(f"grouped products: {one:.2f} of one product's speed, {each:.2f} of one's an expert")
-    print(f"the first call of 48 layers: {deep():.2f} × that of 4")
+    if args.only in (None, "shared"):
+        shared_work(args)
+    if args.only in (None, "idle"):
+        measured = elsewhere("idle", UNIT, RANKS, 1)
+        for timeline, share in zip(timelines(RANKS), measured, strict=True):
+            formula = timeline.idle[0] / timeline.length
+            print(f"{timeline.schedule.name} on {RANKS} ranks: waiting for {share:.3f} of a step, "
+                  f"{formula:.3f} by the formula")  # fmt: skip
+    if args.only in (None, "products"):
+        (rounds,) = elsewhere("products", 4 * args.width, 2, 1)
+        print(f"products round a ring: {rounds:.2f} × gathers and scatters of all")
+    if args.only in (None, "grouped"):
+        for width in (512, 1024):
+            one, each = grouped(width=width)
+            print(f"grouped products, width {width}: {one:.2f} of one product's speed, "
+                  f"{each:.2f} of one's an expert")  # fmt: skip
+    if args.only in (None, "deep"):
+        print(f"the first call of 48 layers: {deep():.2f} × that of 4")
+        print(f"lowering for 16,384 devices: {paper():.2f} × that for 64")
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ from funcgrad.ops.base import batch_front, factor, full, is_linear, sum_p, trans
 from funcgrad.ops.contract import accumulator, dot_general, from_accumulator, product_dtype
 from funcgrad.ops.cumulative import cumsum
 from funcgrad.ops.elementwise.arithmetic import max, min, mul, sub
-from funcgrad.ops.elementwise.compare import lt
+from funcgrad.ops.elementwise.compare import ge, lt
 from funcgrad.ops.elementwise.convert import convert_element_type, select
 from funcgrad.ops.families import add
 from funcgrad.ops.indexing.windows_at import (
@@ -49,6 +49,8 @@ INT32 = np.dtype(np.int32)
 # Rows of a block: as many as products need to be fast, as few as groups may have. Blocks of many
 # rows read a group's matrix less often; they are taken as long as they are full.
 BLOCK, LEAST, WIDEST = 128, 8, 1024
+# turn(first row, number of rows, which of them count (None: all), carry) → carry
+Turn = Callable[[Value, int, Value | None, Value], Value]
 
 
 # ---- types
@@ -126,15 +128,17 @@ def _outer_impl(xp: ArrayModule, x: PlainArray, y: PlainArray, sizes: PlainArray
 class _Blocks:
     """The groups of all batches in one row, and loops over their blocks.
 
-    Rows of all batches lie behind each other, with a block of zeros behind the last one.
+    Rows of all batches lie behind each other. Blocks of many rows are full; of the rest a short one
+    may reach beyond its group, or begin before its turn so that it ends with the last row of all.
     """
 
     def __init__(self, x: Value, sizes: Value):
         self.batches, self.rows, _ = aval_of(x).shape
-        self.groups = aval_of(sizes).shape[1]
+        self.groups, self.total = aval_of(sizes).shape[1], self.batches * self.rows
         self.block = BLOCK
         while self.block > LEAST and self.block * self.groups > self.rows:
             self.block //= 2
+        self.block = builtins.min(self.block, self.total)
         self.wide = self.block
         while self.wide < WIDEST and 2 * self.wide * self.groups <= self.rows:
             self.wide *= 2
@@ -145,81 +149,72 @@ class _Blocks:
         starts = pad(
             slice(ends, (0, 0), (shape[0], shape[1] - 1)), np.int32(0), ((0, 0, 0), (1, 0, 0))
         )
-        self.totals = reshape(slice(ends, (0, shape[1] - 1), shape), (self.batches,))
         before = mul(iota(INT32, self.batches), full((self.batches,), self.rows, INT32))
         before = broadcast_in_dim(before, shape, (0,))
         self.starts, self.ends = (reshape(add(e, before), (-1,)) for e in (starts, ends))
 
     def flat(self, x: Value) -> Value:
-        """All batches' rows behind each other, and some of zeros."""
-        _, n, k = aval_of(x).shape
-        x = reshape(_every(x, self.batches), (self.batches * n, k))
-        zero = full((), 0, aval_of(x).dtype)
-        return pad(x, zero, ((0, self.block, 0), (0, 0, 0)))
+        """All batches' rows behind each other."""
+        return reshape(_every(x, self.batches), (self.total, aval_of(x).shape[2]))
 
-    def each(self, group: Value, turn: Callable[[Value, int, Value], Value], carry: Value) -> Value:
-        """turn(first row, number of rows, carry) for each block of a group: wide ones, and then
-        those that the rest needs."""
+    def each(self, group: Value, turn: Turn, carry: Value) -> Value:
+        """turn(first row, number of rows, which of them count, carry) for each block of a group:
+        wide ones, all of whose rows count (None), and then those that the rest needs."""
         start, end = (dynamic_index_in_dim(v, group, 0, False) for v in (self.starts, self.ends))
         if self.wide > self.block:
             size, first = np.int32(self.wide), start
             full_ones = sub(end, start) // size
             carry = fori_loop(
-                0, full_ones, lambda i, c: turn(add(first, mul(i, size)), self.wide, c), carry
+                0, full_ones, lambda i, c: turn(add(first, mul(i, size)), self.wide, None, c), carry
             )
             start = add(start, mul(full_ones, size))
         small, rest = np.int32(self.block), start
-        count = (sub(end, rest) + (small - 1)) // small
-        return fori_loop(
-            0, count, lambda i, c: turn(add(rest, mul(i, small)), self.block, c), carry
-        )
 
-    def own(self, group: Value, start: Value, shape: tuple[int, int]) -> Value:
-        """Which rows of a block of this shape are the group's."""
-        end = dynamic_index_in_dim(self.ends, group, 0, False)
-        place = add(iota(INT32, shape[0]), broadcast_in_dim(start, shape[:1], ()))
-        own = lt(place, broadcast_in_dim(end, shape[:1], ()))
-        return broadcast_in_dim(own, shape, (0,))
+        def short(i: Value, carry: Value) -> Value:
+            wanted = add(rest, mul(i, small))
+            start = min(wanted, np.int32(self.total - self.block))
+            shape = (self.block,)
+            place = add(iota(INT32, self.block), broadcast_in_dim(start, shape, ()))
+            after = ge(place, broadcast_in_dim(wanted, shape, ()))
+            return turn(
+                start, self.block, after & lt(place, broadcast_in_dim(end, shape, ())), carry
+            )
+
+        return fori_loop(0, (sub(end, rest) + (small - 1)) // small, short, carry)
 
 
 def _dot_formula(x: Value, w: Value, sizes: Value, *, dtype: np.dtype | None) -> Value:
-    """Blocks are written in the order of groups: what one writes beyond its group's rows is written
-    again by the next group, or belongs to none and is cleared in the end."""
+    """Rows that belong to no group keep the zeros that the result begins with."""
+    made = _dot_abstract(aval_of(x), aval_of(w), aval_of(sizes), dtype=dtype)
     b, g, k, n = aval_of(w).shape
-    out_dtype = dtype or aval_of(x).dtype
-    if not g:
-        return full((*aval_of(x).shape[:2], n), 0, out_dtype)
+    if not g or not made.size:
+        return full(made.shape, 0, made.dtype)
     blocks = _Blocks(x, sizes)
-    flat = blocks.flat(x)
-    matrices = reshape(w, (b * g, k, n))
+    flat, matrices = blocks.flat(x), reshape(w, (b * g, k, n))
 
     def group(i: Value, out: Value) -> Value:
         matrix = dynamic_index_in_dim(matrices, i if b > 1 else i % np.int32(g), 0, False)
 
-        def turn(start: Value, size: int, out: Value) -> Value:
+        def turn(start: Value, size: int, own: Value | None, out: Value) -> Value:
             rows = dynamic_slice_in_dim(flat, start, size, axis=0)
             product = dot_general(rows, matrix, (((1,), (0,)), ((), ())),
                                   preferred_element_type=dtype)  # fmt: skip
+            if own is not None:
+                before = dynamic_slice_in_dim(out, start, size, axis=0)
+                product = select(broadcast_in_dim(own, (size, n), (0,)), product, before)
             return dynamic_update_slice(out, product, (start, np.int32(0)))
 
         return blocks.each(i, turn, out)
 
-    total = blocks.batches * blocks.rows
-    out = fori_loop(0, blocks.batches * g, group, full((total + blocks.block, n), 0, out_dtype))
-    shape = blocks.batches, blocks.rows, n
-    out = reshape(slice(out, (0, 0), (total, n)), shape)
-    seen = lt(
-        broadcast_in_dim(iota(INT32, blocks.rows), shape, (1,)),
-        broadcast_in_dim(blocks.totals, shape, (0,)),
-    )
-    return select(seen, out, full(shape, 0, out_dtype))
+    out = full((blocks.total, n), 0, made.dtype)
+    return reshape(fori_loop(0, blocks.batches * g, group, out), made.shape)
 
 
 def _outer_formula(x: Value, y: Value, sizes: Value, *, dtype: np.dtype | None) -> Value:
     made = _outer_abstract(aval_of(x), aval_of(y), aval_of(sizes), dtype=dtype)
-    if not made.size:
+    if not made.size or not aval_of(x).size:
         return full(made.shape, 0, made.dtype)
-    blocks, out_dtype = _Blocks(x, sizes), dtype or aval_of(x).dtype
+    blocks, out_dtype = _Blocks(x, sizes), made.dtype
     sums = accumulator(aval_of(x).dtype, aval_of(y).dtype, out_dtype)
     if dtypes.is_integer(out_dtype):
         sums = out_dtype  # wraps around, as each of its sums may
@@ -227,14 +222,16 @@ def _outer_formula(x: Value, y: Value, sizes: Value, *, dtype: np.dtype | None) 
     m, n = aval_of(x).shape[2], aval_of(y).shape[2]
 
     def group(i: Value, out: Value) -> Value:
-        def part(flat: Value, start: Value, size: int) -> Value:
+        def part(flat: Value, start: Value, size: int, own: Value | None) -> Value:
             rows = dynamic_slice_in_dim(flat, start, size, axis=0)
-            shape, kind = (size, aval_of(rows).shape[1]), aval_of(rows).dtype
+            if own is None:
+                return rows
+            shape, kind = aval_of(rows).shape, aval_of(rows).dtype
             # Both: others' rows may be NaN or infinite.
-            return select(blocks.own(i, start, shape), rows, full(shape, 0, kind))
+            return select(broadcast_in_dim(own, shape, (0,)), rows, full(shape, 0, kind))
 
-        def turn(start: Value, size: int, total: Value) -> Value:
-            pair = part(left, start, size), part(right, start, size)
+        def turn(start: Value, size: int, own: Value | None, total: Value) -> Value:
+            pair = part(left, start, size, own), part(right, start, size, own)
             product = dot_general(*pair, (((0,), (0,)), ((), ())),
                                   preferred_element_type=sums)  # fmt: skip
             return add(total, product)

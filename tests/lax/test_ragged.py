@@ -250,24 +250,25 @@ def test_bad_input(name):
         call()
 
 
-def test_wide_blocks_and_what_is_left(rng):
-    """Long groups run in blocks of many rows, their rests in short ones."""
-    sizes = np.array([700, 0, 129, 1], np.int32)
+@pytest.mark.parametrize("sizes", [[700, 0, 129, 1], [1150, 129, 20, 1]], ids=["some", "all"])
+def test_wide_blocks_and_what_is_left(sizes, rng):
+    """Long groups run in blocks of many rows, their rests in short ones, which end with the last
+    row at the latest."""
+    total, group = sum(sizes), np.repeat(np.arange(4), sizes)
     x, w = rng.normal(size=(1300, 3)), rng.normal(size=(4, 3, 2))
-    x[830:] = np.nan  # of no group
+    x[total:] = np.nan  # of no group
 
     def found(x, w):
-        out, pull = fg.vjp(lambda x, w: lax.ragged_dot(x, w, sizes), x, w)
+        out, pull = fg.vjp(lambda x, w: lax.ragged_dot(x, w, np.array(sizes, np.int32)), x, w)
         return out, *pull(fnp.cos(out))
 
     got = fg.jit(found)(x, w)
-    group = np.repeat(np.arange(4), sizes)
     out = np.zeros((1300, 2))
-    out[:830] = np.einsum("ik,ikn->in", x[:830], w[group])
+    out[:total] = np.einsum("ik,ikn->in", x[:total], w[group])
     ct = np.cos(out)
     dw = np.zeros_like(w)
-    np.add.at(dw, group, x[:830, :, None] * ct[:830, None])
+    np.add.at(dw, group, x[:total, :, None] * ct[:total, None])
     dx = np.zeros_like(x)
-    dx[:830] = np.einsum("in,ikn->ik", ct[:830], w[group])
+    dx[:total] = np.einsum("in,ikn->ik", ct[:total], w[group])
     for g, want in zip(got, (out, dx, dw), strict=True):
         np.testing.assert_allclose(g, want, rtol=1e-9, atol=1e-12)

@@ -1,4 +1,5 @@
-"""Pairs and triples of layouts on eight devices: losses and gradients are those of one device."""
+"""Pairs and triples of layouts on eight devices: losses, clipped gradients and means of
+parameters are those of one device."""
 
 from functools import cache, partial
 
@@ -6,12 +7,13 @@ import numpy as np
 import pytest
 
 import funcgrad as fg
-from funcgrad import tree
+from funcgrad import optim, tree
 from funcgrad.core.ir import interpret
 from funcgrad.io.checkpoints import load, save
 from funcgrad.parallel import AbstractMesh, NamedSharding, device_put, make_mesh
 from funcgrad.parallel.partitioner.partition import partition
-from tests.parallel.language_models import Model, init, specs
+from tests.parallel.language_models import init, specs
+from tests.parallel.language_models import model as model_of
 from tests.parallel.partitioned import checked, counts, run, traced
 
 # What the mesh has; sp cuts activations along the sequence over tp.
@@ -37,11 +39,21 @@ PAIRS = [
     ("gpt", {"fsdp": 2, "tp": 2, "pp": 2}, "sp"),
     ("llama", {"cp": 2, "tp": 2, "pp": 2}, ""),
     ("moe", {"fsdp": 2, "ep": 2, "pp": 2}, ""),
+    ("moe", {"fsdp": 2, "ep": 2, "tp": 2}, ""),
 ]
 
 
-def both(model):
-    return lambda *xs: tree.leaves(fg.value_and_grad(model.loss)(*xs))
+def clipped(model):
+    """A function that gives the loss, gradients clipped by their global norm, and what a mean of
+    the parameters over time becomes."""
+
+    def step(params, *batch):
+        value, grads = fg.value_and_grad(model.loss)(params, *batch)
+        grads, _ = optim.clip_by_global_norm(0.1).update(grads, optim.EmptyState())
+        after = tree.map(lambda p, g: p - g, params, grads)
+        return tree.leaves((value, grads, optim.incremental_update(after, params, 0.25)))
+
+    return step
 
 
 @cache
@@ -49,7 +61,7 @@ def wanted(kind):
     """On one device."""
     args = init(kind)
     leaves, structure = tree.flatten(args)
-    jaxpr, values = traced(lambda *xs: both(Model(kind))(*structure.unflatten(xs)), leaves)
+    jaxpr, values = traced(lambda *xs: clipped(model_of(kind))(*structure.unflatten(xs)), leaves)
     return interpret(jaxpr, np, *(np.asarray(v) for v in values))
 
 
@@ -59,9 +71,9 @@ def wanted(kind):
 )
 def test_equals_one_device(kind, axes, sp):
     mesh = AbstractMesh(tuple(axes.values()), tuple(axes))
-    model = Model(kind, mesh, bool(sp))
+    model = model_of(kind, mesh, bool(sp))
     leaves, structure = tree.flatten(init(kind))
-    jaxpr, values = traced(lambda *xs: both(model)(*structure.unflatten(xs)), leaves)
+    jaxpr, values = traced(lambda *xs: clipped(model)(*structure.unflatten(xs)), leaves)
     cuts = [None] * (len(values) - len(leaves)) + tree.leaves(model.shardings())
     program = checked(partition(jaxpr, mesh, cuts))
     assert counts(program)
