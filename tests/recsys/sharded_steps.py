@@ -14,8 +14,8 @@ SHARED = {"seen": "ad"}
 KEYS = {"ad": 10, "page": 5, "user": 17, "seen": 10}
 OPTIMIZERS = {
     "sgd": recsys.sgd(0.1, 0.01), "adagrad": recsys.adagrad(0.1),
-    "rowwise_adagrad": recsys.rowwise_adagrad(0.1), "lazy_adam": recsys.lazy_adam(0.1),
-    "lamb": recsys.lamb(0.1),
+    "rowwise_adagrad": recsys.rowwise_adagrad(0.1), "adam": recsys.adam(0.1),
+    "lazy_adam": recsys.lazy_adam(0.1), "lamb": recsys.lamb(0.1),
 }  # fmt: skip
 
 
