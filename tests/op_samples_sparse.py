@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from funcgrad.ops import csr
-from tests.op_samples_base import I32, NUMBERS, Arg, Row, case
+from funcgrad.ops import csr, csr_codes
+from tests.op_samples_base import F32, F64, I32, NUMBERS, Arg, Row, case
 
 FEW = "eager jit vmap dims"
 
@@ -39,7 +39,29 @@ def cases():
     )
 
 
+def codes_product(data, indices, starts, ends, codes, scales, *, bits, columns):
+    if bits == 4:
+        codes = np.stack([codes & 15, codes >> 4], axis=2).reshape(len(codes), -1)[:, :columns] - 8
+    return product(data, indices, starts, ends, codes * scales[:, None])
+
+
+def codes_cases():
+    """Of 8 bits, and of 4 with an odd number of columns."""
+
+    def one(bits, columns, *shape):
+        low, kind = (-128, np.int8) if bits == 8 else (0, np.uint8)
+        drawn = lambda rng, shape, dtype: rng.integers(low, low + 256, shape).astype(kind)
+        codes = Arg(shape, drawn, np.dtype(kind), smooth=False)
+        starts, ends = places(0, 2, 2), places(2, 2, 5)
+        where = places(1, 0, 2, -1, 3, 1)
+        return case((6,), where, starts, ends, codes, shape[:1], bits=bits, columns=columns)
+
+    return one(8, 3, 3, 3), one(4, 5, 3, 3), one(4, 1, 4, 1)
+
+
 SPARSE = (
     Row(prim=csr.csr_matmul_p, oracle=product, dtypes=NUMBERS, cases=cases(), ulps=32, atol=64,
         jit_ulps=64, jit_atol=128),
+    Row(prim=csr_codes.csr_matmul_codes_p, oracle=codes_product, dtypes=(F32, F64),
+        cases=codes_cases(), ulps=32, atol=256, jit_ulps=64, jit_atol=256),
 )  # fmt: skip

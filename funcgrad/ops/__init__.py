@@ -13,6 +13,7 @@ For users there are `segment_sum`, `segment_prod`, `segment_max` and `segment_mi
 - `indexing`: reading and writing at positions, known or computed
 - `contract`: sums of products over any axes of two arrays
 - `csr`: products of a matrix of few entries with a dense one
+- `csr_codes`: the same with one of 8 or 4 bits and a scale a row
 - `convolution`: ops that look through windows
 - `reduce`: reductions over axes
 - `folds`: reductions and merged updates by an operator alone

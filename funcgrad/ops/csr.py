@@ -129,7 +129,7 @@ def _column(x):
     return reshape(x, (aval_of(x).shape[0], 1))
 
 
-def _lines(x, rows, missing=DROP):
+def lines(x, rows, missing=DROP):
     """Rows of a matrix, zeros where there is none, or NaN."""
     value = np.nan if missing == NAN else 0
     if not aval_of(x).shape[0]:
@@ -156,7 +156,7 @@ def _formula(data, indices, starts, ends, dense, *, missing=DROP):
     rows, dtype = rows_of(starts, ends, aval_of(data).shape[0]), aval_of(data).dtype
     wide = np.float32 if dtypes.is_float(dtype) and dtype.itemsize < 4 else dtype
     data, dense = (convert_element_type(x, wide) for x in (data, dense))
-    values = mul(_each(data, aval_of(dense).shape[1]), _lines(dense, indices, missing))
+    values = mul(_each(data, aval_of(dense).shape[1]), lines(dense, indices, missing))
     return convert_element_type(_added(values, rows, aval_of(starts).shape[0]), dtype)
 
 
@@ -178,13 +178,13 @@ def _jvp(primals, tangents, *, missing=DROP):
 
 def _transpose(ct, data, indices, starts, ends, dense, *, missing=DROP):
     rows = rows_of(starts, ends, aval_of(indices).shape[0])
-    lines = _lines(ct, rows)
+    own = lines(ct, rows)
     if is_linear(data):
         factor("csr_matmul", dense)
-        dense = convert_element_type(_lines(dense, indices), aval_of(ct).dtype)
-        sampled = sum_p.bind(mul(lines, dense), axes=(1,))
+        dense = convert_element_type(lines(dense, indices), aval_of(ct).dtype)
+        sampled = sum_p.bind(mul(own, dense), axes=(1,))
         return [sampled, None, None, None, None]
-    values = mul(_each(data, aval_of(ct).shape[1]), lines)
+    values = mul(_each(data, aval_of(ct).shape[1]), own)
     total = _added(values, indices, dense.aval.shape[0])
     return [None, None, None, None, convert_element_type(total, dense.aval.dtype)]
 
@@ -197,15 +197,24 @@ def _batch(axis, args, dims, **params):
         wide = reshape(move_axis(dense, dims[4], 1), (k, axis.size * n))
         out = csr_matmul_p.bind(data, indices, starts, ends, wide, **params)
         return reshape(out, (aval_of(out).shape[0], axis.size, n)), 1
-    parts = [batch_front(x, d, axis.size) for x, d in zip(args[:4], dims, strict=False)]
+    m, flat = below_each_other(axis, args, dims)
+    return reshape(csr_matmul_p.bind(*flat, **params), (axis.size, m, n)), 0
+
+
+def below_each_other(axis, args, dims):
+    """How many rows each of many products has, and the operands of all of them as one; behind the
+    first four come those whose lines indices are of."""
+    size, tables = axis.size, args[4:]
+    parts = [batch_front(x, d, size) for x, d in zip(args[:4], dims, strict=False)]
     data, indices, starts, ends = parts
     nse, m = aval_of(data).shape[1], aval_of(starts).shape[1]
-    starts, ends = (_below(_clamped(x, nse), nse, nse, axis.size * nse) for x in (starts, ends))
-    if dims[4] is not None:
-        dense = reshape(batch_front(dense, dims[4], axis.size), (axis.size * k, n))
-        indices = _below(indices, k - 1, k, axis.size * k)
-    flat = (reshape(x, (-1,)) for x in (data, indices, starts, ends))
-    return reshape(csr_matmul_p.bind(*flat, dense, **params), (axis.size, m, n)), 0
+    starts, ends = (_below(_clamped(x, nse), nse, nse, size * nse) for x in (starts, ends))
+    if any(d is not None for d in dims[4:]):
+        tables = [batch_front(x, d, size) for x, d in zip(tables, dims[4:], strict=True)]
+        k = aval_of(tables[0]).shape[1]
+        tables = [reshape(x, (size * k, *aval_of(x).shape[2:])) for x in tables]
+        indices = _below(indices, k - 1, k, size * k)
+    return m, [*(reshape(x, (-1,)) for x in (data, indices, starts, ends)), *tables]
 
 
 def _clamped(x, most):

@@ -59,6 +59,7 @@ from funcgrad.recsys.tables import QuantizedTable, quantize_rows
 from funcgrad.recsys.updates import (
     SparseState,
     adagrad,
+    adam,
     apply_updates,
     lamb,
     lazy_adam,
@@ -91,5 +92,6 @@ __all__ = [
     "DiskTable", "create_disk_table",
     "ZCHConfig", "ZCHState", "zch_check", "zch_init", "zch_put", "zch_rows", "zch_specs",
     "zch_update",
-    "SparseState", "adagrad", "apply_updates", "lamb", "lazy_adam", "rowwise_adagrad", "sgd",
+    "SparseState", "adagrad", "adam", "apply_updates", "lamb", "lazy_adam", "rowwise_adagrad",
+    "sgd",
 ]  # fmt: skip

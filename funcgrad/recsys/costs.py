@@ -20,8 +20,11 @@ from funcgrad.errors import ArgumentError
 from funcgrad.recsys.layouts import KINDS, OF_NODES, TableSharding
 from funcgrad.recsys.tables import BITS, QuantizedTable, row_bytes
 
-# What an optimizer keeps for each number of a table; of row-wise ones, for each row.
-OPTIMIZERS = {"sgd": 0.0, "adagrad": 1.0, "rowwise_adagrad": None, "lazy_adam": 2.0, "lamb": 2.0}
+# How many numbers an optimizer keeps for each of a table's, and how many for each row.
+OPTIMIZERS = {
+    "sgd": (0, 0), "adagrad": (1, 0), "rowwise_adagrad": (0, 1), "adam": (2, 1),
+    "lazy_adam": (2, 0), "lamb": (2, 0),
+}  # fmt: skip
 # How a table is trained: by the rows that were read; by gradients of its shape; or by those rows in
 # a cache of a part of them, with all rows in a file.
 KERNELS = ("fused", "dense", "cached")
@@ -225,8 +228,8 @@ def _hits(table: TableStats) -> float:
 
 def _state(optimizer: str, width: float) -> float:
     """Numbers kept for a row."""
-    factor = OPTIMIZERS[optimizer]
-    return 1.0 if factor is None else factor * width
+    each, row = OPTIMIZERS[optimizer]
+    return each * width + row
 
 
 def _exchange(exchange: str, out: float, arriving: float, table: TableStats, job: Job) -> float:

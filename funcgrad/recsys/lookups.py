@@ -18,8 +18,9 @@ from funcgrad.core.trace import aval_of
 from funcgrad.errors import ArgumentError, DifferentiationError
 from funcgrad.ops.csr import NAN, csr_matmul_p
 from funcgrad.ops.csr import rows_of as bags_of
+from funcgrad.ops.csr_codes import csr_matmul_codes_p
 from funcgrad.recsys.rows import IndexedRows, Lines
-from funcgrad.recsys.tables import QuantizedTable, as_table, from_zero, read_rows
+from funcgrad.recsys.tables import QuantizedTable, as_table, read_rows
 from funcgrad.transforms.derivatives.grad import value_and_grad
 from funcgrad.transforms.jit.make_jaxpr import eval_shape
 
@@ -102,15 +103,12 @@ def pooled(
     """
     array = table.array if isinstance(table, Tapped) else table
     starts, ends = bounds
-    data, at, rows = _data(array, ids, factors), ids, array
+    data, places = _data(array, ids, factors), (ids, starts, ends)
     if isinstance(array, QuantizedTable):
-        rows = array.values
-        if array.bits < 8:
-            # Unpacked rows of a batch are few; those of a table would be copied.
-            there = (ids >= 0) & (ids < array.shape[0])
-            at = fnp.where(there, fnp.arange(ids.shape[0], dtype="int32"), -1)
-            rows = array.codes(from_zero(ids, array.shape[0]))
-    out = csr_matmul_p.bind(data, at, starts, ends, rows, missing=NAN)
+        few = {"bits": array.bits, "columns": array.dim}
+        scales = array.scales.astype(data.dtype)
+        return csr_matmul_codes_p.bind(data, *places, array.values, scales, **few, missing=NAN)
+    out = csr_matmul_p.bind(data, *places, array, missing=NAN)
     if isinstance(table, Tapped):
         bags = bags_of(starts, ends, ids.shape[0])
         return table.recorded(out, ids, bags, factors, axes, scale)
@@ -119,14 +117,11 @@ def pooled(
 
 def _data(array: Any, ids: Any, factors: Any) -> Any:
     """What the row of each id is multiplied with, in the dtype of the sums."""
-    if isinstance(array, QuantizedTable):
-        scales = array.scales.at[from_zero(ids, array.shape[0])].get(mode="fill", fill_value=0)
-        factors = scales if factors is None else factors * scales
-        return factors.astype(fnp.result_type(factors.dtype, fnp.float32))
-    dtype = array.dtype if array.dtype.itemsize >= 4 else fnp.float32
+    wide = array.scales.dtype if isinstance(array, QuantizedTable) else array.dtype
+    dtype = fnp.promote_types(wide, fnp.float32)
     if factors is None:
         return fnp.ones(ids.shape, dtype)
-    return factors.astype(fnp.result_type(dtype, factors.dtype))
+    return factors.astype(fnp.promote_types(dtype, factors.dtype))
 
 
 def rows_of(table: Any, ids: Any) -> Any:

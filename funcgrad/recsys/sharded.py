@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import funcgrad.numpy as fnp
-from funcgrad import lax, tree
+from funcgrad import dtypes, lax, tree
 from funcgrad.core.sharding import Mesh, NamedSharding, P
 from funcgrad.errors import ArgumentError, ShardingError
 from funcgrad.parallel.arrays import make_array_from_callback, reshard
@@ -369,8 +369,9 @@ def average_replicas(x: Any, step: Any = 0, every: int = 1) -> Any:
     """Sharded tables, and those in an optimizer's state, averaged over replicas, inside of
     `shard_map`; where `every` divides step + 1, else as they are.
 
-    The loss is the mean over all devices. Each replica takes the step of its own part of the batch:
-    with plain gradient descent and every = 1 that is the same as to average gradients.
+    Of whole numbers (when rows were last read, of `adam`) all get the largest. The loss is the mean
+    over all devices. Each replica takes the step of its own part of the batch: with plain gradient
+    descent and every = 1 that is the same as to average gradients.
 
     >>> from funcgrad import recsys
     >>> mesh = fg.make_mesh((1, 2), ("device", "replica"))
@@ -393,11 +394,14 @@ def average_replicas(x: Any, step: Any = 0, every: int = 1) -> Any:
         if not isinstance(x, ShardedTables) or x.layout.replica is None:
             return x
         axis = x.layout.replica
-        pools = {
-            k: v if _few_bits(v) else lax.pvary(lax.pmean(v, axis), axis)
-            for k, v in x.pools.items()
-        }
-        return ShardedTables(pools, x.whole, x.layout)
+
+        def same(v: Any) -> Any:
+            if _few_bits(v):
+                return v
+            over = lax.pmean if dtypes.is_float(v.dtype) else lax.pmax
+            return lax.pvary(over(v, axis), axis)
+
+        return ShardedTables({k: same(v) for k, v in x.pools.items()}, x.whole, x.layout)
 
     def averaged(x: Any) -> Any:
         return tree.map(mean, x, is_leaf=lambda x: isinstance(x, ShardedTables))

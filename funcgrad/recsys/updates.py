@@ -4,7 +4,7 @@ They are transformations of gradients as in `optim`, whose leaves are `IndexedRo
 summed first; all other rows, and what is kept of them, stay as they are, to the bit. With tables
 and state donated, a step takes as long for a million rows as for a thousand. Adagrad: Duchi et al.,
 2011; row-wise Adagrad: Gupta et al., "Training recommendation systems at scale", 2020; Adam: Kingma
-and Ba, 2015, lazy as in TensorFlow Addons; LAMB: You et al., 2020.
+and Ba, 2015, lazy as PyTorch's SparseAdam and FBGEMM's; LAMB: You et al., 2020.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import funcgrad.numpy as fnp
-from funcgrad import tree
+from funcgrad import dtypes, tree
 from funcgrad.errors import ArgumentError
 from funcgrad.optim.base import GradientTransformation
 from funcgrad.recsys.rows import IndexedRows
@@ -99,6 +99,38 @@ def rowwise_adagrad(
     return _rowwise("recsys.rowwise_adagrad", learning_rate, slots, step, l2=weight_decay)
 
 
+def adam(
+    learning_rate: LearningRate,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+) -> GradientTransformation:
+    """Adam on the rows that were read, with the moments that it has of dense gradients.
+
+    As `lazy_adam`, but the moments of a row that wasn't read for n steps are multiplied with b1ⁿ
+    and b2ⁿ when it is read again: one whole number a row says when it was. Where all rows are read
+    in each step, it is `optim.adam` (with weight decay `optim.adamw`).
+
+    >>> from funcgrad import recsys
+    >>> opt, table = recsys.adam(0.1, b1=0.5), fnp.ones((2, 1))
+    >>> state = opt.init(table)
+    >>> for row in (1, 0, 1):
+    ...     _, state = opt.update(recsys.IndexedRows([row], [[8.0]], 2), state, table)
+    >>> state.slots["mu"][:, 0], state.slots["last"]  # 8/2/2/2 + 8/2
+    (Array([4., 5.], dtype=float32), Array([2, 3], dtype=int32))
+    """
+
+    def step(g: Any, kept: dict, lr: Any, count: Any) -> tuple[Any, dict]:
+        missed = (count - kept["last"]).astype(g.dtype)[:, None]
+        kept = {"mu": kept["mu"] * b1**missed, "nu": kept["nu"] * b2**missed}
+        u, moments = _adam(g, kept, count, (b1, b2, eps))
+        return -lr * u, {**moments, "last": fnp.full(g.shape[:1], count + 1)}
+
+    slots = _moments() | {"last": lambda w: fnp.zeros(w.shape[:1], "int32")}
+    return _rowwise("recsys.adam", learning_rate, slots, step, decoupled=weight_decay)
+
+
 def lazy_adam(
     learning_rate: LearningRate,
     b1: float = 0.9,
@@ -106,7 +138,7 @@ def lazy_adam(
     eps: float = 1e-8,
     weight_decay: float = 0.0,
 ) -> GradientTransformation:
-    """Adam on the rows that were read; the moments of others don't decay meanwhile.
+    """Adam on the rows that were read; the moments of others don't decay meanwhile (see `adam`).
 
     m = b1·m + (1-b1)·g, v = b2·v + (1-b2)·g², w -= lr · (m̂ / (√v̂ + eps) + weight_decay · w), where
     m̂ = m / (1 - b1ᵗ) and v̂ = v / (1 - b2ᵗ) after t steps of the whole. See `sgd`.
@@ -122,8 +154,7 @@ def lazy_adam(
         u, moments = _adam(g, kept, count, (b1, b2, eps))
         return -lr * u, moments
 
-    slots = dict.fromkeys(("mu", "nu"), lambda w: fnp.zeros(w.shape, wide(w)))
-    return _rowwise("recsys.lazy_adam", learning_rate, slots, step, decoupled=weight_decay)
+    return _rowwise("recsys.lazy_adam", learning_rate, _moments(), step, decoupled=weight_decay)
 
 
 def lamb(
@@ -154,8 +185,12 @@ def lamb(
         ratio = fnp.where(whole, norms[0] / fnp.where(whole, norms[1], 1), 1)
         return -lr * ratio[:, None] * u, moments
 
-    slots = dict.fromkeys(("mu", "nu"), lambda w: fnp.zeros(w.shape, wide(w)))
-    return _rowwise("recsys.lamb", learning_rate, slots, step, weights=True)
+    return _rowwise("recsys.lamb", learning_rate, _moments(), step, weights=True)
+
+
+def _moments() -> dict[str, Callable]:
+    """What Adam keeps for each element."""
+    return dict.fromkeys(("mu", "nu"), lambda w: fnp.zeros(w.shape, wide(w)))
 
 
 def _adam(g: Any, kept: dict, count: Any, how: tuple[float, float, float]) -> tuple[Any, dict]:
@@ -182,8 +217,8 @@ def apply_updates(tables: Any, updates: Any) -> Any:
 
 
 def wide(x: Any) -> Any:
-    """The dtype that a table's rows are computed with: float32 or wider."""
-    return x.dtype if x.dtype.itemsize > 4 else fnp.float32
+    """The dtype that rows are computed with: float32 or wider, or that of integers."""
+    return fnp.float32 if dtypes.is_float(x.dtype) and x.dtype.itemsize < 4 else x.dtype
 
 
 # ---- what all of them do

@@ -150,3 +150,44 @@ def test_products_that_do_not_need_each_other_are_one_step(rng):
         np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4)
     text = fg.jit(f).lower(indices, data, wide).as_text("loops")
     assert text.count("host csr_matmuls") == 3
+
+
+@pytest.mark.parametrize("bound", ["int32", "int64"])
+def test_a_row_of_very_many_entries_is_shared_among_threads(bound, rng):
+    """It is summed in parts, which are added in order: the same on any number of threads."""
+    counts = np.array([3, 5000, 0, 4097, 70_001, 4096, 2], bound)
+    ends = np.cumsum(counts).astype(bound)
+    indices = rng.integers(0, 40, ends[-1]).astype("int32")
+    lost = indices.copy()
+    lost[3 + 4321] = 40  # in the row of 5000
+    data = rng.normal(size=len(indices)).astype("float32")
+    dense = rng.normal(size=(40, 21)).astype("float32")
+    bounds = ends - counts, ends
+
+    def f(data, indices, lost, bounds, dense):
+        ones = fnp.ones(data.shape)
+        a = csr_matmul_p.bind(data, indices, *bounds, dense)
+        b = csr_matmul_p.bind(ones, lost, *bounds, dense.astype("bfloat16"), missing=NAN)
+        return a, b, csr_matmul_p.bind(ones, lost, *bounds, dense)
+
+    given = data, indices, lost, bounds, dense
+    compiled, before, found = fg.jit(f), fg.num_threads(), {}
+    try:
+        for threads in (1, 3):
+            fg.set_num_threads(threads)
+            found[threads] = [np.asarray(x) for x in compiled(*given)]
+    finally:
+        fg.set_num_threads(before)
+    narrow = dense.astype("bfloat16").astype("float64")
+    for row, (a, b) in enumerate(zip(*bounds, strict=True)):
+        inside = lost[a:b][lost[a:b] < 40]
+        want = [
+            data[a:b].astype("float64") @ dense[indices[a:b]],
+            narrow[inside].sum(0) + (np.nan if row == 1 else 0),
+            dense[inside].sum(0, dtype="float64"),
+        ]
+        for got, w in zip(found[1], want, strict=True):
+            np.testing.assert_allclose(got[row], w, rtol=1e-4, atol=1e-2)
+    for a, b in zip(found[1], found[3], strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert compiled.lower(*given).as_text("loops").count("host csr_matmuls") == 1

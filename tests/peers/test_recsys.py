@@ -69,3 +69,32 @@ def test_row_wise_adagrad(rng):
         theirs -= torch.from_numpy(0.1 * g / (np.sqrt(sums) + 1e-8)[:, None])
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(state.slots["sum"], sums, rtol=1e-4, atol=1e-6)
+
+
+def test_lazy_adam(rng):
+    """PyTorch's SparseAdam, from the same sparse gradients."""
+    table = rng.normal(size=(ROWS, DIM)).astype("float32")
+    ours, opt = fnp.asarray(table), recsys.lazy_adam(0.1)
+    state = opt.init(ours)
+    bag = torch.nn.EmbeddingBag(
+        ROWS, DIM, mode="sum", sparse=True, _weight=torch.from_numpy(table.copy())
+    )
+    theirs = torch.optim.SparseAdam(bag.parameters(), lr=0.1)
+    factor = rng.normal(size=(BATCH, DIM)).astype("float32")
+    loss = lambda t, x: fnp.sum(recsys.embedding_bag(t, x) * factor)
+    for _ in range(5):
+        _, ids, lengths, _ = bags(rng)
+        _, grads = recsys.value_and_sparse_grad(loss)(ours, recsys.JaggedTensor(ids, lengths))
+        updates, state = opt.update(grads, state, ours)
+        ours = recsys.apply_updates(ours, updates)
+        offsets = torch.from_numpy(np.cumsum(lengths) - lengths).long()
+        theirs.zero_grad()
+        out = bag(torch.from_numpy(ids).long(), offsets)
+        (out * torch.from_numpy(factor)).sum().backward()
+        theirs.step()
+    np.testing.assert_allclose(ours, bag.weight.detach(), rtol=1e-3, atol=1e-4)
+    kept = theirs.state[bag.weight]
+    for ours_of, theirs_of in (("mu", "exp_avg"), ("nu", "exp_avg_sq")):
+        np.testing.assert_allclose(
+            state.slots[ours_of], kept[theirs_of], rtol=1e-4, atol=1e-6, err_msg=ours_of
+        )

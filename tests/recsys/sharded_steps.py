@@ -1,5 +1,6 @@
 """Training steps on tables that are cut, beside the same on whole ones; ranks run them, too."""
 
+import functools
 from functools import partial
 
 import numpy as np
@@ -13,9 +14,9 @@ SIZES = {"ad": (10, 4), "page": (5, 4), "user": (17, 6)}
 SHARED = {"seen": "ad"}
 KEYS = {"ad": 10, "page": 5, "user": 17, "seen": 10}
 OPTIMIZERS = {
-    "sgd": recsys.sgd(0.1, 0.01), "adagrad": recsys.adagrad(0.1),
-    "rowwise_adagrad": recsys.rowwise_adagrad(0.1), "lazy_adam": recsys.lazy_adam(0.1),
-    "lamb": recsys.lamb(0.1),
+    "plain": recsys.sgd(0.1), "sgd": recsys.sgd(0.1, 0.01), "adagrad": recsys.adagrad(0.1),
+    "rowwise_adagrad": recsys.rowwise_adagrad(0.1), "adam": recsys.adam(0.1),
+    "lazy_adam": recsys.lazy_adam(0.1), "lamb": recsys.lamb(0.1),
 }  # fmt: skip
 
 
@@ -40,11 +41,25 @@ def batches(devices, steps, weighted, seed=1, each=3):
         yield whole, recsys.split_batch(whole, devices), fnp.asarray(rng.normal(size=18), "float32")
 
 
-def loss_of(tables, features, w, pooling, axes=()):
-    bags = recsys.embedding_bag(tables, features, pooling, table_of=SHARED)
+def loss_of(tables, features, w, pooling, axes=(), bags_of=recsys.embedding_bag):
+    if pooling == "both":
+        pooling = {"ad": "sum", "seen": "mean", "page": "mean", "user": "sum"}
+    bags = bags_of(tables, features, pooling, table_of=SHARED)
     h = fnp.tanh(fnp.concatenate([bags[k] for k in sorted(bags)], axis=1) * w)
     loss = fnp.mean(h**2 + 0.5 * h)
     return (lax.pmean(loss, axes) if axes else loss), bags
+
+
+def bags_of_blocks(tables, features, pooling, table_of):
+    """Those of tables in blocks of columns, each of which is a table of its own."""
+    parts = {
+        k: [
+            recsys.embedding_bag({k: block}, features.permute([k]), pooling)[k]
+            for block in tables[table_of.get(k, k)]
+        ]
+        for k in features.keys
+    }
+    return {k: fnp.concatenate(x, axis=1) for k, x in parts.items()}
 
 
 def update(opt, tables, state, grads):
@@ -52,21 +67,27 @@ def update(opt, tables, state, grads):
     return recsys.apply_updates(tables, updates), state
 
 
-def whole_steps(opt, pooling, weighted, devices, steps):
-    """Tables after some steps, and the bags of the first."""
-    tables = tree.map(fnp.asarray, tables_of())
+@functools.cache
+def whole_steps(name, pooling, weighted, devices, steps, blocks=()):
+    """Tables after some steps, and the bags of the first. blocks: how many each table is cut into;
+    of these an optimizer that keeps something a row keeps it for each."""
+    opt, blocks = OPTIMIZERS[name], dict(blocks)
+    tables = {
+        k: [fnp.asarray(x) for x in np.split(x, blocks.get(k, 1), axis=1)]
+        for k, x in tables_of().items()
+    }
     state, first = opt.init(tables), None
 
     @fg.jit
     def step(tables, state, features, w):
-        f = recsys.value_and_sparse_grad(partial(loss_of, pooling=pooling), has_aux=True)
-        (_, bags), grads = f(tables, features, w)
+        loss = partial(loss_of, pooling=pooling, bags_of=bags_of_blocks)
+        (_, bags), grads = recsys.value_and_sparse_grad(loss, has_aux=True)(tables, features, w)
         return *update(opt, tables, state, grads), bags
 
     for features, _, w in batches(devices, steps, weighted):
         tables, state, bags = step(tables, state, features, w)
         first = bags if first is None else first
-    return tables, first
+    return {k: np.concatenate(x, axis=1) for k, x in tables.items()}, first
 
 
 def make_step(opt, layout, pooling, like):
@@ -104,7 +125,10 @@ def compare(shape, names, shardings, opt, pooling, weighted, steps=5):
     mesh = fg.make_mesh(shape, names)
     layout = recsys.layout(SIZES, shardings, mesh)
     got, bags = sharded_steps(OPTIMIZERS[opt], layout, pooling, weighted, steps)
-    want, whole = whole_steps(OPTIMIZERS[opt], pooling, weighted, mesh.size, steps)
+    blocks = ()
+    if opt in ("rowwise_adagrad", "lamb"):
+        blocks = tuple((k, spec.sharding.columns) for k, spec in layout.tables)
+    want, whole = whole_steps(opt, pooling, weighted, mesh.size, steps, blocks)
     everywhere = fg.NamedSharding(mesh, P())
     for k, x in whole.items():
         there = np.asarray(fg.reshard(bags[k], everywhere))

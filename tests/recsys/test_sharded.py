@@ -1,6 +1,5 @@
 """Lookups and training of cut tables: as of whole ones, by the collectives they should take."""
 
-import itertools
 from collections import Counter
 
 import numpy as np
@@ -12,11 +11,11 @@ from funcgrad import recsys, tree
 from funcgrad.errors import ArgumentError, ShardingError
 from funcgrad.parallel import P, shard_map
 from funcgrad.parallel.mapping.varying_programs import collectives
+from funcgrad.recsys.layouts import KINDS, OF_NODES
 from tests.recsys.sharded_steps import compare
 
 EACH = {"ad": recsys.row_wise(), "page": recsys.data_parallel(), "user": recsys.table_wise()}
 NODES = {"ad": recsys.grid(), "page": recsys.table_row_wise(), "user": recsys.table_column_wise()}
-LINE, GRID = (("device",), [(2,), (4,)]), (("node", "device"), [(2, 2), (2, 4)])
 CASES = {
     "data parallel": ((4,), recsys.data_parallel(), "lazy_adam", "mean", True),
     "table-wise": ((2,), recsys.table_wise(), "rowwise_adagrad", "sum", False),
@@ -38,19 +37,20 @@ def test_as_on_one_device(case):
     compare(shape, names, cuts, opt, pooling, weighted)
 
 
+SOME = ["sgd", "adagrad", "rowwise_adagrad", "adam", "lazy_adam", "lamb"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", [(2,), (4,), (2, 2), (2, 4)], ids=str)
-@pytest.mark.parametrize("kind", ["data_parallel", "table_wise", "column_wise", "row_wise",
-                                  "table_row_wise", "table_column_wise", "grid"])  # fmt: skip
-@pytest.mark.parametrize("opt", ["sgd", "adagrad", "rowwise_adagrad", "lazy_adam", "lamb"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("opt", SOME)
 def test_all_as_on_one_device(kind, shape, opt):
-    of_nodes = kind in ("table_row_wise", "table_column_wise", "grid")
-    by_columns = kind in ("column_wise", "table_column_wise", "grid")
-    if (of_nodes and len(shape) == 1) or (by_columns and opt in ("rowwise_adagrad", "lamb")):
-        pytest.skip("needs nodes, or keeps a number for each block of columns")
+    """Of blocks of columns, where something is kept a row, as of so many tables."""
+    if kind in OF_NODES and len(shape) == 1:
+        pytest.skip("needs nodes")
     names = ("device",) if len(shape) == 1 else ("node", "device")
-    for pooling, weighted in itertools.product(("sum", "mean"), (True, False)):
-        compare(shape, names, getattr(recsys, kind)(), opt, pooling, weighted)
+    for weighted in (True, False):
+        compare(shape, names, getattr(recsys, kind)(), opt, "both", weighted)
 
 
 @pytest.mark.mpi
@@ -59,6 +59,18 @@ def test_on_ranks(ranks):
         names = ("device",) if len(shape) == 1 else ("node", "device")
         ranks(4).run("tests.recsys.sharded_steps:compare", shape, names, cuts, "adagrad", "mean",
                      True, 3)  # fmt: skip
+
+
+@pytest.mark.mpi
+@pytest.mark.slow
+@pytest.mark.parametrize("opt", SOME)
+def test_all_on_ranks(ranks, opt):
+    columns = {**EACH, "page": recsys.column_wise(2)}
+    for shape, cuts in (((4,), EACH), ((4,), columns), ((2, 2), NODES)):
+        names = ("device",) if len(shape) == 1 else ("node", "device")
+        for weighted in (False, True):
+            ranks(4).run("tests.recsys.sharded_steps:compare", shape, names, cuts, opt, "both",
+                         weighted)  # fmt: skip
 
 
 def setting(kind, shape, table=(10, 4)):

@@ -7,7 +7,7 @@ import pytest
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
-from funcgrad import recsys
+from funcgrad import optim, recsys
 from funcgrad.errors import ArgumentError
 from funcgrad.recsys import IndexedRows
 
@@ -16,6 +16,7 @@ OPTIMIZERS = {
     "sgd": (recsys.sgd, {}),
     "adagrad": (recsys.adagrad, {"initial": 0.1}),
     "rowwise_adagrad": (recsys.rowwise_adagrad, {}),
+    "adam": (recsys.adam, {}),
     "lazy_adam": (recsys.lazy_adam, {}),
     "lamb": (recsys.lamb, {}),
 }
@@ -28,7 +29,7 @@ def by_loop(name, w, state, ids, rows, t, decay, initial=0.0):
         total[i] = total.get(i, 0) + g.astype("float64")
     for i, g in total.items():
         old = w[i].copy()
-        if name not in ("lazy_adam", "lamb"):
+        if name not in ("adam", "lazy_adam", "lamb"):
             g = g + decay * old
         if name == "sgd":
             w[i] -= LR * g
@@ -37,9 +38,10 @@ def by_loop(name, w, state, ids, rows, t, decay, initial=0.0):
             state[i] = s
             w[i] -= LR * g / (np.sqrt(s) + 1e-8)
         else:
-            m, v = state.get(i, (0, 0))
-            m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
-            state[i] = m, v
+            m, v, last = state.get(i, (0, 0, 0))
+            missed = t - 1 - last if name == "adam" else 0
+            m, v = 0.9 ** (missed + 1) * m + 0.1 * g, 0.999 ** (missed + 1) * v + 0.001 * g * g
+            state[i] = m, v, t
             u = m / (1 - 0.9**t) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8) + decay * old
             trust = np.linalg.norm(old) / np.linalg.norm(u) if name == "lamb" else 1.0
             w[i] -= LR * trust * u
@@ -75,6 +77,25 @@ def test_steps_are_those_of_a_loop(rng, name, decay, compiled):
         before = np.asarray(first.slots[slot]["a"])
         np.testing.assert_array_equal(np.asarray(x["a"])[others], before[others])
     assert int(state.count) == 5
+
+
+def test_moments_are_those_of_dense_gradients(rng):
+    """Of rows that are read again after some steps, too."""
+    sparse, dense = recsys.adam(LR, weight_decay=DECAY), optim.adamw(LR, weight_decay=DECAY)
+    table = whole = fnp.asarray(rng.normal(size=(6, 3)), "float32")
+    state, full = sparse.init(table), dense.init(whole)
+    for ids in ([0, 1], [0, 1, 2], [0], [0, 5], [0, 2]):
+        g = IndexedRows(np.array(ids), rng.normal(size=(len(ids), 3)).astype("float32"), 6)
+        updates, state = sparse.update(g, state, table)
+        table = recsys.apply_updates(table, updates)
+        changes, full = dense.update(g.to_dense(), full, whole)
+        whole = optim.apply_updates(whole, changes)
+    for slot in ("mu", "nu"):
+        np.testing.assert_allclose(
+            state.slots[slot][[0, 2]], getattr(full[0], slot)[[0, 2]], rtol=1e-5
+        )
+    np.testing.assert_allclose(table[0], whole[0], atol=1e-5)  # it was read in each step
+    assert state.slots["last"].tolist() == [5, 2, 5, 0, 0, 4]
 
 
 def trained(opt):

@@ -25,6 +25,7 @@ from funcgrad.core.record import replace
 from funcgrad.ops.convolution.conv import conv_general_dilated_p
 from funcgrad.ops.convolution.pooling import select_and_scatter_add_p
 from funcgrad.ops.csr import csr_matmul_p
+from funcgrad.ops.csr_codes import csr_matmul_codes_p
 from funcgrad.ops.cumulative import cumlogsumexp_p, cummax_p, cummin_p, cumprod_p, cumsum_p
 from funcgrad.ops.indexing.gather import scatter_add_p
 from funcgrad.ops.indexing.scatter import scatter_max_p, scatter_min_p, scatter_mul_p, scatter_p
@@ -78,6 +79,7 @@ REWRITES: dict[Key, Rewrite] = {
     **machines.COLLECTIVES,
     **dict.fromkeys(("attention", "attention_backward"), _attention),
     conv_general_dilated_p: function("funcgrad.backends.llvm.rewrites.convolution.convolve"),
+    csr_matmul_codes_p: function("funcgrad.backends.llvm.rewrites.csr.codes"),
     **dict.fromkeys((scatter_p, scatter_add_p, scatter_mul_p), _scatter),
     scan_p: function("funcgrad.backends.llvm.rewrites.scan_blocks.rewrite"),
     **dict.fromkeys((cumsum_p, cumprod_p, cummax_p, cummin_p), _running),
@@ -94,8 +96,11 @@ def _shuffled(eqns: Sequence[Eqn], outs: Sequence[Atom]) -> Sequence[Eqn]:
     return shuffles.shuffled(eqns, outs) if any(e.prim is sort_p for e in eqns) else eqns
 
 
+_SPARSE = csr_matmul_p, csr_matmul_codes_p
+
+
 def _products(eqns: Sequence[Eqn], outs: Sequence[Atom]) -> Sequence[Eqn]:
-    return csr.together(eqns, outs) if any(e.prim is csr_matmul_p for e in eqns) else eqns
+    return csr.together(eqns, outs) if any(e.prim in _SPARSE for e in eqns) else eqns
 
 
 _scatters = Writer(function("funcgrad.backends.kernels.updates.scatter"), inlines=2)
