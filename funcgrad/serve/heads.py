@@ -29,7 +29,7 @@ def ending_slow(protocol: type, seconds: float) -> type:
     """uvicorn's protocol of a connection, with a deadline for each request's head."""
     heads: Deadlines[Any] = Deadlines(seconds, lambda p: p.transport.close())
 
-    class EndingSlow(protocol):  # type: ignore[misc]
+    class EndingSlow(protocol):
         def connection_made(self, transport: asyncio.Transport) -> None:
             super().connection_made(transport)
             heads.add(self)
