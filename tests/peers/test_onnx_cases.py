@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 pytest.importorskip("onnx")
-onnxruntime = pytest.importorskip("onnxruntime")  # what generates the cases takes a minute
+pytest.importorskip("onnxruntime")  # what generates the cases takes a minute
 
 import onnx
 import onnx.version_converter
+import onnxruntime
 
 import funcgrad as fg
 from funcgrad import dtypes
