@@ -8,6 +8,7 @@
 - `streams`: their requests, and results as server-sent events
 - `protocol`: tensors in requests and responses, as JSON or as bytes
 - `app`: the ASGI application: routes, limits, errors
+- `heads`: connections on which a request's head comes too slowly end
 - `log`: a line for each request
 - `metrics`: counters and histograms, as Prometheus reads them
 - `pages`: the page at /, whose files are in the folder `page`

@@ -14,6 +14,7 @@ from types import ModuleType
 from funcgrad.core.process import fork
 from funcgrad.serve.app import App
 from funcgrad.serve.batching import Batching
+from funcgrad.serve.heads import server
 from funcgrad.serve.log import writer
 from funcgrad.serve.models import Repository
 from funcgrad.serve.workers import Supervisor, Worker
@@ -35,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     settle()
     if args.processes == 1:
         app = application(models, batching, args)
-        uvicorn.run(app, host=args.host, port=args.port, **told(args))
+        server(uvicorn, app, args.body_timeout, host=args.host, port=args.port, **told(args)).run()
         return
     family = socket.AF_INET6 if ":" in args.host else socket.AF_INET
     listening = socket.create_server((args.host, args.port), family=family, backlog=1024)
@@ -62,7 +63,12 @@ def parse_args(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--timeout", type=float, default=how.timeout, help="seconds")
     parser.add_argument("--max-body", type=int, default=64 << 20, help="bytes")
     parser.add_argument("--log-format", choices=("none", "text", "json"), default="none")
-    parser.add_argument("--body-timeout", type=float, default=30.0, help="seconds")
+    parser.add_argument(
+        "--body-timeout",
+        type=float,
+        default=30.0,
+        help="seconds for a request's head, and for its body",
+    )
     parser.add_argument("--certificate", help="a file: TLS, with --key")
     parser.add_argument("--key", help="the certificate's key")
     args = parser.parse_args(arguments)
@@ -104,14 +110,14 @@ def worked(
     app = application(models, batching, args)
     worker = Worker(channel, models, app.metrics)
     app.reload, app.totals = worker.reload, worker.totals
-    server = uvicorn.Server(uvicorn.Config(app, **told(args)))
+    serves = server(uvicorn, app, args.body_timeout, **told(args))
 
     async def serving() -> None:
-        doing = asyncio.create_task(worker.run(lambda: server.started))
-        await server.serve(sockets=[listening])
+        doing = asyncio.create_task(worker.run(lambda: serves.started))
+        await serves.serve(sockets=[listening])
         doing.cancel()
 
-    with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=serves.config.get_loop_factory()) as runner:
         runner.run(serving())
 
 

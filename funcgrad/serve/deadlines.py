@@ -22,14 +22,14 @@ class Deadlines(Generic[T]):
         self._is_set = False
 
     def add(self, thing: T) -> None:
-        """From now on its time runs."""
+        """From now on its time runs, unless it does already."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._loop, self._is_set = loop, False
             self._ends.clear()  # whoever waited on a loop that is no more
-        self._ends[thing] = loop.time() + self.seconds
+        end = self._ends.setdefault(thing, loop.time() + self.seconds)
         if not self._is_set:
-            self._set(loop, self._ends[thing])
+            self._set(loop, end)
 
     def remove(self, thing: T) -> None:
         """It came in time, or is late already."""

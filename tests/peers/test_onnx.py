@@ -17,9 +17,25 @@ from funcgrad import quantization
 from funcgrad.errors import ExportError
 from funcgrad.export.onnx import to_onnx
 from tests.export.onnx.applications import APPLICATIONS
-from tests.export.onnx.models import UNKNOWN, agrees, checked, lacks, row_model
+from tests.export.onnx.models import (
+    UNKNOWN,
+    agrees,
+    checked,
+    compare,
+    lacks,
+    row_model,
+    values,
+    write,
+)
 from tests.export.onnx.programs import PROGRAMS
-from tests.op_checks import by_dtype
+from tests.op_checks import (
+    batched_rows,
+    by_dtype,
+    by_row,
+    function,
+    stacked,
+    typical,
+)
 
 onnxruntime.set_default_logger_severity(4)
 # Special functions go through many steps, each a kernel with an error of its own.
@@ -87,3 +103,30 @@ def test_static_products_of_codes_are_computed_on_integers(tmp_path, rng):
         got, wanted = session.run(None, {"x": x[:rows]})[0], np.asarray(f(params, x[:rows]))
         # One step of the codes between the layers, at most.
         np.testing.assert_allclose(got, wanted, rtol=0, atol=np.abs(wanted).max() / 127)
+
+
+def batches(row, case, size):
+    """As many operands of an op, stacked."""
+    rng = np.random.default_rng(size)
+    return stacked(case, [0] * len(case.args), rng, typical(row), size)[0]
+
+
+def known(row):
+    """Whether an op has a translation, of types that ONNX has, and one result."""
+    return (
+        row.check is None
+        and not lacks(row, typical(row))
+        and str(row).removeprefix("convert to ") not in map(str, UNKNOWN)
+    )
+
+
+@by_row(filter(known, batched_rows()))
+def test_ops_of_batches_of_two_sizes(row, tmp_path):
+    path, case = str(tmp_path / "op.onnx"), row.cases_for("vmap")[0]
+    fun, given = fg.vmap(function(row, case)), batches(row, case, 2)
+    axes = {f"xs[{i}]": 0 for i in range(len(given))}
+    write(fun, given, path, dynamic={"n": axes})
+    checked(path)
+    for args in (given, batches(row, case, 5)):
+        inputs, *wanted = values(fun, args)
+        compare(run(path, inputs), *wanted, f"{row} of {len(args[0])}", ULPS)

@@ -1,6 +1,10 @@
-"""ONNX's own cases for its operators, read by `from_onnx`: what is read agrees."""
+"""ONNX's own cases and models, read by `from_onnx`: what is read agrees.
+
+Models that the package has are older than what is read, and brought to opset 17 by its converter.
+"""
 
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +13,10 @@ pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")  # what generates the cases takes a minute
 
 import onnx
+import onnx.version_converter
+import onnxruntime
 
+import funcgrad as fg
 from funcgrad import dtypes
 from funcgrad.errors import ExportError
 from funcgrad.export.onnx import from_onnx
@@ -74,3 +81,67 @@ def test_cases_of_operators(tmp_path):
             continue  # what isn't read says so
         passed += 1
     assert passed >= 1520, f"{passed} of {len(cases)}"
+
+
+DATA = Path(onnx.__file__).parent / "backend/test/data"
+CONVERTERS = "pytorch-converted", "pytorch-operator", "simple"
+
+
+def converted(path):
+    """A model of the package at an opset that is read; None where its converter can't."""
+    try:
+        made = onnx.version_converter.convert_version(onnx.load(path), 17)
+    except (RuntimeError, onnx.checker.ValidationError):
+        return None
+    made.ir_version = 8  # in which weights needn't be inputs
+    return made
+
+
+def tensors(folder, kind):
+    paths = sorted(folder.glob(f"{kind}_*.pb"), key=lambda p: int(p.stem.split("_")[1]))
+    return [onnx.numpy_helper.to_array(onnx.load_tensor(p)) for p in paths]
+
+
+def test_models_that_pytorch_wrote(tmp_path):
+    path, passed = tmp_path / "model.onnx", 0
+    models = [p for kind in CONVERTERS for p in sorted((DATA / kind).glob("*/model.onnx"))]
+    for model in models:
+        made, folder = converted(model), model.parent / "test_data_set_0"
+        if made is None or not folder.exists():
+            continue
+        onnx.save(made, path)
+        try:
+            f, params = from_onnx(path)
+            got = f(params, *tensors(folder, "input"))
+        except ExportError:
+            continue
+        for g, w in zip(fg.tree.leaves(got), tensors(folder, "output"), strict=True):
+            assert_same(g, w, model.parent.name)
+        passed += 1
+    assert passed >= 120, f"{passed} of {len(models)}"
+
+
+def drawn(model):
+    """The model with other weights: those in the package are one number each."""
+    rng, shapes = np.random.default_rng(0), {i.name: i for i in model.graph.initializer}
+    for node in [n for n in model.graph.node if n.op_type == "ConstantOfShape"]:
+        shape = onnx.numpy_helper.to_array(shapes[node.input[0]])
+        size = max(float(np.prod(shape[1:])), 1.0)
+        value = rng.uniform(0.5, 1, shape) if len(shape) == 1 else rng.normal(size=shape)
+        value = (value * (2 / size) ** 0.5).astype("f4")
+        model.graph.node.remove(node)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(value, node.output[0]))
+    return model
+
+
+@pytest.mark.parametrize(
+    "name", ["densenet121", "inception_v1", "inception_v2", "resnet50", "shufflenet", "squeezenet"]
+)
+def test_networks_that_the_package_has(name, tmp_path):
+    path = str(tmp_path / "model.onnx")
+    onnx.save(drawn(converted(DATA / f"light/light_{name}.onnx")), path)
+    f, params = from_onnx(path)
+    x = np.random.default_rng(1).standard_normal((1, 3, 224, 224)).astype("f4")
+    (wanted,) = onnxruntime.InferenceSession(path).run(None, {f.signature[0][0]: x})
+    got = np.asarray(fg.jit(f)(params, x))
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())

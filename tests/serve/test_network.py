@@ -130,6 +130,24 @@ def test_clients_that_stall_or_hang_up():
     assert 'funcgrad_inference_failure{reason="cancelled"} 5' in text
 
 
+def test_heads_that_do_not_come_in_time():
+    whole = raw(request(x=X))
+    with served(App(Repository([mlp()])), head_timeout=0.4) as port:
+        connect = lambda: socket.create_connection(("127.0.0.1", port), timeout=10)
+        with connect() as silent, connect() as slow, connect() as again:
+            again.sendall(whole)
+            answer = b""
+            while not answer.endswith(b'"id": "7"}'):
+                answer += again.recv(1 << 16)
+            for byte in whole[:12]:
+                slow.sendall(bytes([byte]))
+                again.sendall(bytes([byte]))
+                time.sleep(0.02)
+            is_right(port)
+            for s in (silent, slow, again):
+                assert s.recv(1 << 16) == b""
+
+
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
 def test_tls(tmp_path):
     files = "-keyout", tmp_path / "key", "-out", tmp_path / "cert"

@@ -13,7 +13,7 @@ import pytest
 
 import funcgrad.numpy as fnp
 from funcgrad import nn
-from funcgrad.serve import App, Generator, Model, Repository
+from funcgrad.serve import App, Generator, Model, Repository, heads
 from tests.serve.clients import get
 
 BROWSER = os.environ.get("CHROMIUM") or next(
@@ -69,11 +69,10 @@ class Browser:
 
 
 @contextlib.contextmanager
-def served(application, **options):
+def served(application, head_timeout=30.0, **options):
     uvicorn = pytest.importorskip("uvicorn")
-    server = uvicorn.Server(
-        uvicorn.Config(application, port=0, **{**options, "log_level": "critical"})
-    )
+    options = {**options, "port": 0, "log_level": "critical"}
+    server = heads.server(uvicorn, application, head_timeout, **options)
     thread = threading.Thread(target=server.run)
     thread.start()
     try:

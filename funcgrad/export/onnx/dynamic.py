@@ -175,6 +175,8 @@ class _Unifier:
             return self.size(values, where)
         if type(first) is Jaxpr:
             return self.program(values)
+        if type(first) is ShapedArray:
+            return self.aval(values)
         if isinstance(first, tuple) and all(len(v) == len(first) for v in values):
             items = [self.value(v, where) for v in zip(*values, strict=True)]
             return type(first)(*items) if hasattr(first, "_fields") else tuple(items)

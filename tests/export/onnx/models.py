@@ -8,7 +8,6 @@ from funcgrad import dtypes
 from funcgrad.core.array import Array
 from funcgrad.export.onnx import to_onnx
 from funcgrad.ops.elementwise.convert import convert_element_type
-from funcgrad.transforms.jit.make_jaxpr import make_jaxpr
 from tests.op_checks import arrays, function, numpy_list, operands
 from tests.op_samples_base import C64, C128, F32, assert_close
 
@@ -39,11 +38,16 @@ def pairs(x):
 
 
 def row_model(row, case, dtype, path):
-    """Write an op as a model; the inputs for it and the results that it must give."""
+    """Write an op as a model; the inputs for it, the results that it must give, and their types."""
     args = operands(row, case, np.random.default_rng(0), dtype)
     fun = function(row, case)
+    write(fun, args, path)
+    return values(fun, args)
+
+
+def write(fun, args, path, **options):
+    """Write a function as a model, whose inputs and results are of types that NumPy has."""
     kinds = [a.dtype for a in args]
-    results = make_jaxpr(fun)(*arrays(args)).out_avals
 
     def widened(*xs):
         xs = [
@@ -53,9 +57,14 @@ def row_model(row, case, dtype, path):
         outs = fun(*xs)
         return [convert_element_type(o, wide(o.dtype)) for o in outs]
 
+    to_onnx(widened, path, *(Array(np.asarray(a).astype(wide(a.dtype))) for a in args), **options)
+
+
+def values(fun, args):
+    """The inputs of what `write` wrote, the results that it must give, and their own types."""
+    results = numpy_list(fun(*arrays(args)))
     given = [np.asarray(a).astype(wide(a.dtype)) for a in args]
-    to_onnx(widened, path, *map(Array, given))
-    wanted = [w.astype(wide(w.dtype)) for w in numpy_list(fun(*arrays(args)))]
+    wanted = [w.astype(wide(w.dtype)) for w in results]
     return [pairs(g) for g in given], [pairs(w) for w in wanted], [r.dtype for r in results]
 
 

@@ -181,7 +181,7 @@ def spectrum():
         z = fnp.fft.rfft(x)
         return fnp.fft.irfft(z * fnp.exp(-fnp.arange(z.shape[-1]) / 3), x.shape[-1]), fnp.abs(z)
 
-    return Program(filtered, (normal(3, 12),))
+    return Program(filtered, (normal(3, 12),), (), {"n": {"x": 0}}, ((normal(5, 12, seed=1),),))
 
 
 def ordered():
