@@ -36,6 +36,7 @@ Running them:
 - `interchange`: their memory for other libraries
 - `host`: a program's native function
 - `loaded`: that function with what it calls
+- `library`: what has no kernel, by CuPy
 - `graphs`: programs captured and replayed
 - `device_program`: whole programs on a GPU
 - `eager`: operations one by one
