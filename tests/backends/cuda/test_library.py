@@ -67,7 +67,7 @@ def test_programs(fake, gpu, arrays):
 
 
 def test_memory_that_is_short(fake, gpu, arrays):
-    def full(x):
+    def full(x, **how):
         raise MemoryError("Out of memory allocating 8 bytes")
 
     arrays.fft = SimpleNamespace(rfftn=full)
