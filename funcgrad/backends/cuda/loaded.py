@@ -90,7 +90,7 @@ class Loaded:
                 comm = self.comms[function - host.EXCHANGE]
                 comm.failed(status)
                 raise comm.failure(what)
-            if function == host.PRODUCT:
+            if function in (host.PRODUCT, host.SET):
                 raise CudaError(f"{what}: {self.gpu.lt.status(status)}")
             raise self.gpu.driver.error(what, status)
 
@@ -106,6 +106,7 @@ class Loaded:
             words[at] = driver.address_of(name)
         if self.calls:
             words[host.PRODUCT] = self.gpu.lt.address_of("cublasLtMatmul")
+            words[host.SET] = self.gpu.lt.address_of("cublasLtMatmulDescSetAttribute")
         words[host.CALL_BACK] = ctypes.cast(self._called, c_void_p).value or 0
         words[host.FLAG] = self._flag.place.value or 0
         words[host.WORK_BYTES] = work
