@@ -138,7 +138,8 @@ def _gemm_text(s: GemmStep) -> str:
     else:
         operands = f"{s.a}{list(s.a_strides)} @ {s.b}{list(s.b_strides)}"
     sizes = f"{s.m}x{s.n}x{s.k}{batch}"
-    return f"gemm {kind} {sizes}: {s.c}{list(s.c_strides)} = {operands}{of}"
+    tail = f", then {s.tail}" if s.tail else ""
+    return f"gemm {kind} {sizes}: {s.c}{list(s.c_strides)} = {operands}{of}{tail}"
 
 
 def _attention_text(s: AttentionStep) -> str:

@@ -22,6 +22,7 @@ Products:
 
 - `products`: as cuBLASLt's calls, which are data
 - `cublaslt`: its library by ctypes: descriptors, algorithms
+- `tails`: what follows a product, done by its call
 
 Running them:
 
@@ -36,6 +37,7 @@ Running them:
 - `interchange`: their memory for other libraries
 - `host`: a program's native function
 - `loaded`: that function with what it calls
+- `library`: what has no kernel, by CuPy
 - `graphs`: programs captured and replayed
 - `device_program`: whole programs on a GPU
 - `eager`: operations one by one

@@ -16,7 +16,7 @@ from weakref import finalize
 import numpy as np
 
 from funcgrad.backends.cuda.device import CudaError
-from funcgrad.backends.cuda.products import Operand, Product
+from funcgrad.backends.cuda.products import EIGHTS, Operand, Product
 from funcgrad.backends.llvm.emit.text import BFLOAT16, FLOAT16, FLOAT32, FLOAT64
 
 NAMES = ("libcublasLt.so.13", "libcublasLt.so.12")
@@ -24,10 +24,16 @@ WORKSPACE = 32 << 20  # bytes that an algorithm may use
 
 # cudaDataType of operands and results; cublasComputeType_t by that of the sums
 _COMPLEX64, _COMPLEX128 = np.dtype(np.complex64), np.dtype(np.complex128)
-_KINDS = {FLOAT32: 0, FLOAT64: 1, FLOAT16: 2, _COMPLEX64: 4, _COMPLEX128: 5, BFLOAT16: 14}
+_KINDS = {
+    FLOAT32: 0, FLOAT64: 1, FLOAT16: 2, _COMPLEX64: 4, _COMPLEX128: 5, BFLOAT16: 14,
+    **dict(zip(EIGHTS, (28, 29), strict=True)),
+}  # fmt: skip
 _COMPUTE = {FLOAT32: 68, _COMPLEX64: 68, FLOAT64: 70, _COMPLEX128: 70}
+_TENSOR_FLOAT = 77  # of sums in float32, whose terms may be rounded to TensorFloat-32
+_NOTHING, _WITH_BIAS, _EPILOGUES = 1, 4, {"": 0, "relu": 2, "gelu": 32}
 # Attributes of a product, of a layout, of a preference
-_TRANSA, _TRANSB = 3, 4
+_TRANSA, _TRANSB, _EPILOGUE, _BIAS_KIND = 3, 4, 7, 26
+ADDRESSES = {"bias": 8, "first scale": 17, "second scale": 18}
 _COUNT, _BATCH = 5, 6
 _MOST_WORKSPACE, _ALIGNMENTS = 1, (5, 6, 7, 8)
 
@@ -57,15 +63,23 @@ class Call:
         self._alpha, self._beta, self._found = (number * 2)(1), (number * 2)(), _Found()
         self._desc = _Owned(lt, "MatmulDesc")
         lt.call("cublasLtMatmulDescCreate", byref(self._desc.handle),
-                c_int(_COMPUTE[p.compute]), c_int(_KINDS[p.compute]))  # fmt: skip
-        for which, operand in ((_TRANSA, p.first), (_TRANSB, p.second)):
-            value = c_int32(operand.turned)
+                c_int(_TENSOR_FLOAT if p.rounds and p.compute == FLOAT32 else _COMPUTE[p.compute]),
+                c_int(_KINDS[p.compute]))  # fmt: skip
+        biased = _WITH_BIAS * (p.tail.bias is not None)
+        settings = {
+            _TRANSA: int(p.first.turned), _TRANSB: int(p.second.turned),
+            _EPILOGUE: _EPILOGUES[p.tail.activation] | biased or _NOTHING,
+        }  # fmt: skip
+        if biased:
+            settings[_BIAS_KIND] = _KINDS[p.result.dtype]
+        for which, setting in settings.items():
+            value = c_int32(setting)
             lt.call("cublasLtMatmulDescSetAttribute", self._desc.handle, c_int(which),
                     byref(value), c_size_t(ctypes.sizeof(value)))  # fmt: skip
         self._layouts = [
-            self._layout(p.first, p.dtype, p.m, p.k),
-            self._layout(p.second, p.dtype, p.k, p.n),
-            self._layout(p.result, p.out, p.m, p.n),
+            self._layout(p.first, p.m, p.k),
+            self._layout(p.second, p.k, p.n),
+            self._layout(p.result, p.m, p.n),
         ]
         self._ask()
         self.workspace = int(self._found.workspace)
@@ -76,11 +90,11 @@ class Call:
             first, second, at(self._beta), result, at(self._found),
         )  # fmt: skip
 
-    def _layout(self, x: Operand, dtype: np.dtype, rows: int, columns: int) -> _Owned:
+    def _layout(self, x: Operand, rows: int, columns: int) -> _Owned:
         if x.turned:
             rows, columns = columns, rows
         made = _Owned(self.lt, "MatrixLayout")
-        self.lt.call("cublasLtMatrixLayoutCreate", byref(made.handle), c_int(_KINDS[dtype]),
+        self.lt.call("cublasLtMatrixLayoutCreate", byref(made.handle), c_int(_KINDS[x.dtype]),
                      c_uint64(rows), c_uint64(columns), c_int64(x.leading))  # fmt: skip
         if self.product.count > 1:
             for which, value in ((_COUNT, c_int32(self.product.count)), (_BATCH, c_int64(x.batch))):
@@ -184,4 +198,4 @@ def found() -> str | None:
 
 
 def _sizes(p: Product) -> str:
-    return f"{p.count} products {p.m}x{p.n}x{p.k} of {p.dtype.name} to {p.out.name}"
+    return f"{p.count} products {p.m}x{p.n}x{p.k} of {p.first.dtype.name} to {p.result.dtype.name}"

@@ -56,14 +56,25 @@ class Simulated(Machine):
     def product(self, p: Product) -> None:
         """A product, of nothing but what cuBLASLt would get."""
 
-        def matrices(x: Operand, dtype: np.dtype, rows: int, columns: int) -> np.ndarray:
+        def matrices(x: Operand, rows: int, columns: int) -> np.ndarray:
             shape = (columns, rows) if x.turned else (rows, columns)
-            found = self.strided(x.ref, dtype, (p.count, *shape), (x.batch, 1, x.leading))
+            found = self.strided(x.ref, x.dtype, (p.count, *shape), (x.batch, 1, x.leading))
             return found.swapaxes(1, 2) if x.turned else found
 
-        first = matrices(p.first, p.dtype, p.m, p.k).astype(p.compute)
-        second = matrices(p.second, p.dtype, p.k, p.n).astype(p.compute)
-        matrices(p.result, p.out, p.m, p.n)[...] = first @ second
+        first = matrices(p.first, p.m, p.k).astype(p.compute)
+        second = matrices(p.second, p.k, p.n).astype(p.compute)
+        sums = first @ second
+        for scale in p.tail.scales:
+            sums *= self.strided(scale, p.compute, (1,), (1,))
+        if p.tail.bias is not None:
+            bias = self.strided(p.tail.bias, p.result.dtype, (p.m, 1), (1, 1))
+            sums += bias.astype(p.compute)
+        if p.tail.activation == "relu":
+            sums = np.maximum(sums, 0)
+        elif p.tail.activation == "gelu":
+            inner = np.sqrt(2 / np.pi) * (sums + 0.044715 * sums**3)
+            sums = 0.5 * sums * (1 + np.tanh(inner))
+        matrices(p.result, p.m, p.n)[...] = sums
 
 
 class SimulatedProgram(Planned):

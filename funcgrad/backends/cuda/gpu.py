@@ -6,9 +6,10 @@ from functools import cache, cached_property
 from typing import Protocol
 from weakref import WeakSet
 
-from funcgrad.backends.cuda import cublaslt
+from funcgrad.backends.cuda import cublaslt, library
 from funcgrad.backends.cuda.device import Driver, OutOfDeviceMemory
 from funcgrad.backends.cuda.pool import Block, Pool
+from funcgrad.core.types import ArrayModule
 
 
 class Holder(Protocol):
@@ -22,13 +23,15 @@ class Gpu:
     """One device.
 
     blas: where cuBLASLt is; None without it, and products are kernels
+    arrays: CuPy, which runs what has no kernel; None without it, and that is the host's
     holders: who gives memory up where it is short
     """
 
-    def __init__(self, driver: Driver, blas: str | None):
+    def __init__(self, driver: Driver, blas: str | None, arrays: ArrayModule | None = None):
         self.driver = driver
         self.pool = Pool(driver)
         self.blas = blas
+        self.arrays = arrays
         self.holders: WeakSet[Holder] = WeakSet()
 
     @cached_property
@@ -56,4 +59,4 @@ def first() -> Gpu:
 
     Raises CudaError, which says what is missing, if there is none.
     """
-    return Gpu(Driver(), cublaslt.found())
+    return Gpu(Driver(), cublaslt.found(), library.found())

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from funcgrad.backends.cuda.cublaslt import ADDRESSES
 from funcgrad.backends.cuda.modules import Launch
 from funcgrad.backends.cuda.products import Product, products
 from funcgrad.backends.late import Late
@@ -32,9 +33,9 @@ from funcgrad.backends.walker import Walker
 
 # The table's first words: functions of the driver and of cuBLASLt, what calls Python, the stream,
 # the host's memory for a flag, the bytes of the memory for work.
-LAUNCH, COPY, TO_HOST, WAIT, SET_WORD, PRODUCT, CALL_BACK = range(7)
-STREAM, FLAG, WORK_BYTES = range(7, 10)
-FIRST = 10
+LAUNCH, COPY, TO_HOST, WAIT, SET_WORD, PRODUCT, SET, CALL_BACK = range(8)
+STREAM, FLAG, WORK_BYTES = range(8, 11)
+FIRST = 11
 COMM_WORDS = 2
 EXCHANGE = 1 << 16  # in `Host.names`, what a communicator's number begins at
 PRODUCT_WORDS = 8  # of each product, as `cublaslt.Call.words` has them
@@ -164,6 +165,10 @@ class Host(Walker):
         words = [f"ptr {self.word('table', first + i, 'ptr')}" for i in range(PRODUCT_WORDS)]
         handle, desc, alpha, x, y, beta, z, algorithm = words
         what = f"a product {p.m}x{p.n}x{p.k}"
+        for name, ref in zip(p.attributes, p.tail.refs, strict=True):
+            self.f.do(f"store i64 {self.address(ref)}, ptr {self.values}")
+            which = f"i32 {ADDRESSES[name]}"
+            self.checked(what, SET, [desc, which, f"ptr {self.values}", "i64 8"])
         a, b, c = (f"i64 {self.address(o.ref)}" for o in (p.first, p.second, p.result))
         work = [self.word("bases", len(self.places)), self.word("table", WORK_BYTES)]
         rest = [algorithm, *(f"i64 {w}" for w in work), self.stream]

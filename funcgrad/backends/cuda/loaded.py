@@ -1,7 +1,8 @@
 """A program loaded on a GPU: its kernels, products, constants, and the function that starts it.
 
-Native code goes through the steps. Python takes part where a step has no code for a GPU: its
-operands are copied to the host, its rule `impl` runs there, and its results are copied back.
+Native code goes through the steps. Python takes part where a step has no code for a GPU: CuPy runs
+it, if it is there; else its operands are copied to the host, where its rule `impl` runs, and its
+results are copied back.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from weakref import finalize, ref
 
 import numpy as np
 
-from funcgrad.backends.cuda import host
+from funcgrad.backends.cuda import host, library
 from funcgrad.backends.cuda.cubins import Functions
 from funcgrad.backends.cuda.device import CudaError, Driver
 from funcgrad.backends.cuda.gpu import Gpu
@@ -49,15 +50,15 @@ class Loaded:
         self.kept = [gpu.take(x.nbytes) for x in program.constants]
         for block, value in zip(self.kept, program.constants, strict=True):
             gpu.driver.put(block.address, np.ascontiguousarray(value))
-        library = max((call.workspace for call in self.calls), default=0)
-        self.work = max([library, *(launch.workspace for launch in kernels.launches)])
+        most = max((call.workspace for call in self.calls), default=0)
+        self.work = max([most, *(launch.workspace for launch in kernels.launches)])
         self.library = engine().compile(self.host.text, 0, links={})
         self._start = _RUN(self.library.address(host.NAME))
         self._error: BaseException | None = None
         me = ref(self)  # which native code doesn't keep alive
         self._called = _CALL_BACK(lambda number, addresses: _called(me(), number, addresses))
         self._flag = _Flag(gpu)
-        self._table = self._filled(library)
+        self._table = self._filled(most)
 
     @property
     def waits(self) -> bool:
@@ -89,12 +90,12 @@ class Loaded:
                 comm = self.comms[function - host.EXCHANGE]
                 comm.failed(status)
                 raise comm.failure(what)
-            if function == host.PRODUCT:
+            if function in (host.PRODUCT, host.SET):
                 raise CudaError(f"{what}: {self.gpu.lt.status(status)}")
             raise self.gpu.driver.error(what, status)
 
-    def _filled(self, library: int) -> ctypes.Array:
-        """The host function's table."""
+    def _filled(self, work: int) -> ctypes.Array:
+        """The host function's table. work: the bytes that products work in"""
         driver, words = self.gpu.driver, [0] * host.FIRST
         names = {
             host.LAUNCH: "cuLaunchKernel", host.COPY: "cuMemcpyDtoDAsync_v2",
@@ -105,9 +106,10 @@ class Loaded:
             words[at] = driver.address_of(name)
         if self.calls:
             words[host.PRODUCT] = self.gpu.lt.address_of("cublasLtMatmul")
+            words[host.SET] = self.gpu.lt.address_of("cublasLtMatmulDescSetAttribute")
         words[host.CALL_BACK] = ctypes.cast(self._called, c_void_p).value or 0
         words[host.FLAG] = self._flag.place.value or 0
-        words[host.WORK_BYTES] = library
+        words[host.WORK_BYTES] = work
         words += [self.functions.handles[name] for name in self.host.kernels]
         for comm in self.comms:
             words += [comm.rank, comm.address if self.host.native else 0]
@@ -129,6 +131,9 @@ class Loaded:
         driver, ins = self.gpu.driver, []
         if isinstance(s, ExchangeStep):
             self._exchange(s, addresses)
+            return
+        if self.gpu.arrays is not None and library.takes(s):
+            library.run(self.gpu.arrays, driver.number, s, addresses)
             return
         for i, view in enumerate(s.ins):
             ins.append(np.empty(view.aval.shape, view.aval.dtype))

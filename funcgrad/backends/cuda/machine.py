@@ -20,6 +20,11 @@ from funcgrad.ops.convolution.pooling import (
 )
 from funcgrad.ops.csr import csr_matmul_p
 from funcgrad.ops.cumulative import cumlogsumexp_p, cummax_p, cummin_p, cumprod_p, cumsum_p
+from funcgrad.ops.elementwise.convert import (
+    bitcast_convert_type_p,
+    bitcast_regroup_p,
+    convert_element_type_p,
+)
 from funcgrad.ops.indexing.gather import scatter_add_p
 from funcgrad.ops.indexing.scatter import scatter_max_p, scatter_min_p, scatter_mul_p, scatter_p
 from funcgrad.ops.linalg.triangular import cholesky_p, lu_p, triangular_solve_p
@@ -62,6 +67,7 @@ _running = Writer(function("funcgrad.backends.cuda.kernels.running.write"))
 _ordered = function("funcgrad.backends.cuda.kernels.scatters.rewrite")
 _rows = function("funcgrad.backends.llvm.kernels.rows.rows")
 _windows, _sorts = "funcgrad.backends.cuda.kernels.windows", "funcgrad.backends.cuda.kernels.sorts"
+_narrow = "funcgrad.backends.cuda.kernels.narrow"
 _small = "funcgrad.backends.llvm.kernels.eliminations"
 _ATTENTION = ("attention", "attention_backward")
 
@@ -78,6 +84,7 @@ CUDA = Target(
     },
     reduction=machines.reduction,
     passes=(machines.turned,),
+    grouped=function("funcgrad.backends.cuda.tails.joined"),
     writers={
         **machines.WRITERS,
         **dict.fromkeys((scatter_p, scatter_add_p, scatter_mul_p), _scatters),
@@ -100,6 +107,10 @@ CUDA = Target(
         "product": function("funcgrad.backends.drafts.steps.product"),
         "exchange": function("funcgrad.backends.drafts.steps.exchange"),
         "lane": function("funcgrad.backends.drafts.steps.lane"),
+        convert_element_type_p: function(f"{_narrow}.cast"),
+        **dict.fromkeys(
+            (bitcast_convert_type_p, bitcast_regroup_p), function(f"{_narrow}.same_bytes")
+        ),
         **dict.fromkeys(_ATTENTION, function("funcgrad.backends.cuda.kernels.attention.draft")),
     },
 )

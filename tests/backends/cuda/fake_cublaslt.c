@@ -1,5 +1,6 @@
 // A cuBLASLt of the true signatures on the host's memory: descriptors that are checked when they
-// are used, products in column order by loops, and how many descriptors are alive.
+// are used, products in column order by loops, epilogues, and how many descriptors are alive.
+#include <math.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -8,7 +9,8 @@
 typedef int status_t;
 enum { OK = 0, NOT_INITIALIZED = 1, INVALID_VALUE = 7, NOT_SUPPORTED = 15 };
 typedef struct { int type; uint64_t rows, cols; int64_t ld; int32_t batch; int64_t stride; } layout_t;
-typedef struct { int compute, scale; int32_t ta, tb; } desc_t;
+typedef struct { int compute, scale; int32_t ta, tb, epilogue, bias_type; void *bias, *a_scale, *b_scale;
+               } desc_t;
 typedef struct { uint64_t workspace; uint32_t align[4]; } preference_t;
 typedef struct { uint64_t words[8]; } algo_t;
 typedef struct { algo_t algo; size_t workspace; status_t state; float waves; int reserved[4];
@@ -32,7 +34,7 @@ status_t cublasLtCreate(void **h) { *h = malloc(1); alive++; return OK; }
 status_t cublasLtDestroy(void *h) { free(h); alive--; return OK; }
 status_t cublasLtMatmulDescCreate(desc_t **d, int compute, int scale) {
   *d = calloc(1, sizeof(desc_t));
-  (*d)->compute = compute; (*d)->scale = scale;
+  (*d)->compute = compute; (*d)->scale = scale; (*d)->epilogue = 1; (*d)->bias_type = -1;
   alive++;
   return OK;
 }
@@ -42,6 +44,11 @@ status_t cublasLtMatmulDescSetAttribute(desc_t *d, int which, const void *value,
   switch (which) {
   case 3: return TAKE(d->ta);
   case 4: return TAKE(d->tb);
+  case 7: return TAKE(d->epilogue);
+  case 8: return TAKE(d->bias);
+  case 17: return TAKE(d->a_scale);
+  case 18: return TAKE(d->b_scale);
+  case 26: return TAKE(d->bias_type);
   default: return INVALID_VALUE;
   }
 }
@@ -70,9 +77,10 @@ status_t cublasLtMatmulPreferenceSetAttribute(preference_t *p, int which, const 
   return which == 1 ? TAKE(p->workspace) : INVALID_VALUE;
 }
 
+static int eight(int type) { return type == 28 || type == 29; }
 static int known(int type) { return type == 0 || type == 1 || type == 2 || type == 4 || type == 5 ||
-                                    type == 14; }
-static int scale_of(int type) { return type == 2 || type == 14 ? 0 : type; }
+                                    type == 14 || eight(type); }
+static int scale_of(int type) { return type == 2 || type == 14 || eight(type) ? 0 : type; }
 static int compute_of(int type) { return type == 1 || type == 5 ? 70 : 68; }
 static status_t check(void *h, desc_t *d, layout_t *a, layout_t *b, layout_t *c) {
   if (!h || !d || !a || !b || !c) return INVALID_VALUE;
@@ -80,8 +88,24 @@ static status_t check(void *h, desc_t *d, layout_t *a, layout_t *b, layout_t *c)
   uint64_t kb = d->tb ? b->cols : b->rows, n = d->tb ? b->rows : b->cols;
   if (m != c->rows || n != c->cols || k != kb) return INVALID_VALUE;
   if (a->batch != b->batch || a->batch != c->batch) return INVALID_VALUE;
-  if (!known(a->type) || a->type != b->type || !known(c->type)) return NOT_SUPPORTED;
-  if (d->compute != compute_of(a->type) || d->scale != scale_of(a->type)) return NOT_SUPPORTED;
+  if (!known(a->type) || !known(c->type)) return NOT_SUPPORTED;
+  if (eight(a->type) && eight(b->type)) {
+    if (a->type + b->type == 58 || !d->ta || d->tb || m % 16 || k % 16 || a->ld % 16 || b->ld % 16)
+      return NOT_SUPPORTED;
+  } else if (a->type != b->type || d->a_scale || d->b_scale) return NOT_SUPPORTED;
+  int fast = d->compute == 77 && a->type == 0;
+  if ((d->compute != compute_of(a->type) && !fast) || d->scale != scale_of(a->type))
+    return NOT_SUPPORTED;
+  // Which outputs there are, and which have epilogues; e4m3's and float32's bias is bfloat16.
+  if (c->type != a->type && !(c->type == 0 && (a->type == 2 || a->type == 14)) &&
+      !(eight(a->type) && (c->type == 0 || c->type == 2 || c->type == 14)))
+    return NOT_SUPPORTED;
+  if (d->epilogue != 1 && d->epilogue != 2 && d->epilogue != 4 && d->epilogue != 6 &&
+      d->epilogue != 32 && d->epilogue != 36)
+    return INVALID_VALUE;
+  if (d->epilogue != 1 && (a->type == 1 || a->type == 4 || a->type == 5)) return NOT_SUPPORTED;
+  if (d->epilogue & 4 && d->bias_type != (eight(a->type) && c->type == 0 ? 14 : c->type))
+    return NOT_SUPPORTED;
   return OK;
 }
 status_t cublasLtMatmulAlgoGetHeuristic(void *h, desc_t *d, layout_t *a, layout_t *b, layout_t *c,
@@ -104,6 +128,13 @@ static number read(const void *p, int type, int64_t i) {
   if (type == 4) return ((const _Complex float *)p)[i];
   if (type == 5) return ((const _Complex double *)p)[i];
   if (type == 0) return ((const float *)p)[i];
+  if (eight(type)) {
+    int code = ((const uint8_t *)p)[i], e = type == 28 ? 4 : 5, m = 7 - e, bias = (1 << (e - 1)) - 1;
+    int exponent = (code & 127) >> m, rest = code & ((1 << m) - 1);
+    double v = exponent ? ldexp((1 << m) | rest, exponent - bias - m) : ldexp(rest, 1 - bias - m);
+    if (type == 28 ? (code & 127) == 127 : exponent == 31) v = type == 29 && !rest ? INFINITY : NAN;
+    return code & 128 ? -v : v;
+  }
   uint32_t bits = ((const uint16_t *)p)[i];
   if (type == 14) { bits <<= 16; float f; memcpy(&f, &bits, 4); return f; }
   return (double)((const _Float16 *)p)[i];
@@ -118,6 +149,19 @@ static void write(void *p, int type, int64_t i, number v) {
   uint32_t bits;
   memcpy(&bits, &f, 4);
   ((uint16_t *)p)[i] = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
+}
+
+static number rounded(number x, int fast) {  // to TensorFloat-32
+  if (!fast) return x;
+  float f = (float)x;
+  uint32_t bits;
+  memcpy(&bits, &f, 4);
+  bits = (bits + 0xFFF + ((bits >> 13) & 1)) & ~0x1FFFu;
+  memcpy(&f, &bits, 4);
+  return f;
+}
+static double gelu(double x) {
+  return 0.5 * x * (1 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
 }
 
 typedef struct { desc_t d; layout_t la, lb, lc; const void *a, *b; void *out, *workspace;
@@ -136,6 +180,7 @@ status_t cublasLtMatmul(void *h, desc_t *d, const void *alpha, const void *a, la
   if (bytes && !workspace) return INVALID_VALUE;
   number one = read(alpha, d->scale, 0), zero = read(beta, d->scale, 0);
   if (one != 1 || zero != 0) return NOT_SUPPORTED;
+  if (d->epilogue & 4 && !d->bias) return INVALID_VALUE;
   call_t made = {*d, *la, *lb, *lc, a, b, out, workspace, bytes};
   calls++;
   if (failing) return failing;
@@ -149,6 +194,11 @@ static int multiply(void *data) {
   if (!fake_holds((uintptr_t)p->a, 1) || !fake_holds((uintptr_t)p->b, 1) ||
       !fake_holds((uintptr_t)p->out, 1) || !fake_holds((uintptr_t)p->workspace, p->bytes))
     return 13;
+  if (d->epilogue & 4 && !fake_holds((uintptr_t)d->bias, 1)) return 13;
+  if (d->a_scale && !fake_holds((uintptr_t)d->a_scale, 4)) return 13;
+  if (d->b_scale && !fake_holds((uintptr_t)d->b_scale, 4)) return 13;
+  float sa = d->a_scale ? *(float *)d->a_scale : 1, sb = d->b_scale ? *(float *)d->b_scale : 1;
+  int fast = d->compute == 77;
   memset(p->workspace, 0xFF, p->bytes);
   int64_t m = lc->rows, n = lc->cols, k = d->ta ? la->rows : la->cols;
   for (int64_t g = 0; g < lc->batch; g++)
@@ -156,8 +206,14 @@ static int multiply(void *data) {
       for (int64_t i = 0; i < m; i++) {
         number sum = 0;
         for (int64_t t = 0; t < k; t++)
-          sum += read(p->a, la->type, g * la->stride + (d->ta ? i * la->ld + t : t * la->ld + i)) *
-                 read(p->b, lb->type, g * lb->stride + (d->tb ? t * lb->ld + j : j * lb->ld + t));
+          sum += rounded(read(p->a, la->type,
+                              g * la->stride + (d->ta ? i * la->ld + t : t * la->ld + i)), fast) *
+                 rounded(read(p->b, lb->type,
+                              g * lb->stride + (d->tb ? t * lb->ld + j : j * lb->ld + t)), fast);
+        sum *= sa * sb;
+        if (d->epilogue & 4) sum += read(d->bias, d->bias_type, i);
+        if (d->epilogue & 32) sum = gelu((double)sum);
+        if (d->epilogue & 2) sum = (double)sum < 0 ? 0 : (double)sum;
         write(p->out, lc->type, g * lc->stride + j * lc->ld + i, sum);
       }
   return OK;

@@ -25,9 +25,9 @@ def program_of(f, *args, donated=None):
     return plan(jaxpr, given, f.__name__, CUDA)
 
 
-def planned(f, *args, seed=0, donated=None):
+def planned(f, *args, seed=0, donated=None, **more):
     """Such a program, to be simulated."""
-    return SimulatedProgram(program_of(f, *args, donated=donated), seed=seed)
+    return SimulatedProgram(program_of(f, *args, donated=donated), seed=seed, **more)
 
 
 def softmax(x):

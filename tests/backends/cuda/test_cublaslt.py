@@ -35,8 +35,8 @@ def test_programs(name, dtype, fake, gpu):
 
 def product(dtype="float32", m=6, n=4, k=5):
     kind, at = np.dtype(dtype), Ref("arena")
-    return Product(kind, kind, kind, m, n, k, 1, Operand(at, m, 0), Operand(at, k, 0),
-                   Operand(at, m, 0))  # fmt: skip
+    sides = (Operand(kind, at, leading, 0) for leading in (m, k, m))
+    return Product(kind, m, n, k, 1, *sides)
 
 
 def test_alignments_are_told(fake, gpu):
@@ -44,7 +44,7 @@ def test_alignments_are_told(fake, gpu):
     least = (ctypes.c_uint32 * 4)()
     fake.lt_least(least)
     assert list(least) == [256] * 4
-    shifted = Operand(Ref("arena", offset=8), 6, 0)
+    shifted = replace(product().first, ref=Ref("arena", offset=8))
     gpu.lt.bind(replace(product(), first=shifted))
     fake.lt_least(least)
     assert list(least) == [8, 256, 256, 256]
@@ -64,7 +64,7 @@ def test_errors_have_the_statuses_names(fake, gpu):
 
 def short():
     """A product whose first matrix has columns that would overlap."""
-    return replace(product(), first=Operand(Ref("arena"), 2, 0))
+    return replace(product(), first=replace(product().first, leading=2))
 
 
 def test_a_call_that_fails_names_program_and_product(fake, gpu):

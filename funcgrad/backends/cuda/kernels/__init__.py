@@ -4,6 +4,7 @@
 - `windows`: convolutions, and the gradients of pooling
 - `sorts`: sorts, and the k greatest
 - `scatters`: many scattered updates, row by row
+- `narrow`: casts of floats of 8 bits and integers of 4, bitcasts
 - `gemms`: products that no library takes
 - `attention`: which attentions have kernels, for tensor cores, and what these get
 - `attention_tiles`: what they have in common

@@ -7,14 +7,16 @@ as it is plain: tiles in shared memory would be several times as fast.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
-from funcgrad.backends.cuda.kernels import attention
+from funcgrad.backends.cuda.kernels import attention, narrow
 from funcgrad.backends.loops.builder import ZERO, Builder, add_indices, scale_index
 from funcgrad.backends.loops.ir import Axis, Buffer, Const, Index, Kernel, Operand
-from funcgrad.backends.loops.scalars import HALVES
+from funcgrad.backends.loops.scalars import FLOAT32, HALVES, Scalars
 from funcgrad.backends.program import (
     AttentionStep,
     CondStep,
@@ -24,6 +26,7 @@ from funcgrad.backends.program import (
     Program,
     Ref,
     Step,
+    Tail,
     WhileStep,
 )
 from funcgrad.core.record import replace
@@ -59,14 +62,17 @@ def with_kernels(program: Program, is_call: Callable[[GemmStep], bool]) -> Progr
 def kernel_step(s: GemmStep, made: dict[tuple, Kernel]) -> KernelStep:
     """A product's kernel, and where its operands begin; of equal ones the kernel is made once."""
     nowhere = Ref("arena")
-    key = (replace(s, a=nowhere, b=nowhere, c=nowhere, convolution=None, windows=None),)
+    tail = s.tail and replace(
+        s.tail, scales=(nowhere,) * len(s.tail.scales), bias=s.tail.bias and nowhere
+    )
+    key = (replace(s, a=nowhere, b=nowhere, c=nowhere, convolution=None, windows=None, tail=tail),)
     product = _Product(s)
     if key not in made:
         made[key] = product.kernel()
     refs = []
     for ref, operand in zip((s.a, s.b, s.c), product.operands, strict=True):
         refs.append(replace(ref, offset=ref.offset + operand.low * operand.dtype.itemsize))
-    return KernelStep(made[key], tuple(refs))
+    return KernelStep(made[key], (*refs, *(s.tail.refs if s.tail else ())))
 
 
 class _Operand:
@@ -87,7 +93,7 @@ class _Operand:
     def buffer(self, name: str, role: str) -> Buffer:
         """The parameter that holds it."""
         real = np.empty(0, self.dtype).real.dtype if self.parts == 2 else self.dtype
-        return Buffer(name, real, self.parts * (self.high - self.low + 1), role)  # type: ignore[arg-type]
+        return Buffer(name, narrow.held(real), self.parts * (self.high - self.low + 1), role)  # type: ignore[arg-type]
 
 
 class _Product:
@@ -106,7 +112,7 @@ class _Product:
         batch = [[(x[0], x[i]) for x in s.batch] for i in (1, 2, 3)]
         self.operands = (
             _Operand(s.dtype, batch[0], m_a, k_a),
-            _Operand(s.dtype, batch[1], n_b, k_b),
+            _Operand(s.b_dtype or s.dtype, batch[1], n_b, k_b),
             _Operand(s.out, batch[2], m_c, n_c),
         )
 
@@ -124,8 +130,7 @@ class _Product:
         x, y, z = self.operands
         batch, m, n = (outer(kinds) for kinds in (x.kinds[0], x.kinds[1], y.kinds[1]))
         buffers = x.buffer("a", "in"), y.buffer("b", "in"), z.buffer("c", "out")
-        narrow = s.out in HALVES
-        sums = np.dtype(np.float32) if narrow else buffers[2].dtype
+        sums = FLOAT32 if s.out in HALVES else buffers[2].dtype
 
         def turn(at: list[Index], *totals: Operand) -> list[Operand]:
             left = self._read(b, x, buffers[0], [batch, m, at], sums)
@@ -138,10 +143,15 @@ class _Product:
         zero = [Const(0, sums)] * z.parts
         totals = b.nest([k for k, _ in x.kinds[2]], turn, zero) if s.k else zero
         place = scale_index(_at(z, [batch, m, n]), z.parts, -z.low * z.parts)
+        more: list[Buffer] = []
+        if s.tail is not None:
+            row, sizes = (n, y.kinds[1]) if s.c_strides[1] == 1 else (m, x.kinds[1])
+            at = _at(_Operand(s.out, _with_strides([size for size, _ in sizes], 1)), [row])
+            totals = [_tail(b, s.tail, totals[0], at, s.out, math.prod(k for k, _ in sizes), more)]
         for part, total in enumerate(totals):
             value = b.convert(total, buffers[2].dtype)
             b.store(buffers[2], scale_index(place, 1, part), value)
-        return Kernel("product", buffers, tuple(axes), tuple(b.blocks[0].stmts))
+        return Kernel("product", (*buffers, *more), tuple(axes), tuple(b.blocks[0].stmts))
 
     def _read(
         self, b: Builder, x: _Operand, buffer: Buffer, at: Sequence[Sequence[Index]],
@@ -149,7 +159,30 @@ class _Product:
     ) -> list[Operand]:  # fmt: skip
         """An element's parts as what is summed."""
         place = scale_index(_at(x, at), x.parts, -x.low * x.parts)
-        return [b.convert(b.load(buffer, scale_index(place, 1, i)), sums) for i in range(x.parts)]
+        parts = [b.load(buffer, scale_index(place, 1, i)) for i in range(x.parts)]
+        if x.dtype in narrow.NARROW:
+            xp = Scalars(b)
+            parts = [narrow.loaded(xp, xp.symbol(parts[0], narrow.BYTE), x.dtype).operand]
+        return [b.convert(part, sums) for part in parts]
+
+
+def _tail(
+    b: Builder, tail: Tail, total: Operand, at: Index, out: np.dtype, n: int, more: list[Buffer]
+) -> Operand:  # fmt: skip
+    """What becomes of a sum, whose place along the bias is `at`; adds what it reads to `more`."""
+    for i, _ in enumerate(tail.scales):
+        more.append(Buffer(f"scale{i}", FLOAT32, 1, "in"))
+        total = b.op("multiply", FLOAT32, total, b.load(more[-1], ZERO))
+    if tail.bias is not None:
+        more.append(Buffer("bias", out, n, "in"))
+        total = b.op("add", FLOAT32, total, b.convert(b.load(more[-1], at), FLOAT32))
+    xp: Any = Scalars(b)
+    x = xp.symbol(total, FLOAT32)
+    if tail.activation == "relu":
+        x = xp.maximum(x, 0)
+    elif tail.activation == "gelu":
+        x = 0.5 * x * (1.0 + xp.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
+    return x.operand
 
 
 def _at(x: _Operand, at: Sequence[Sequence[Index]]) -> Index:
