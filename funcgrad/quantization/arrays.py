@@ -16,6 +16,7 @@ import numpy as np
 
 import funcgrad.numpy as fnp
 from funcgrad import dtypes, lax, tree
+from funcgrad.optim.eight_bit import dynamic_map
 from funcgrad.quantization import formats
 from funcgrad.transforms.weights.products import CONTRACTED, MIXED, Product, Rows
 from funcgrad.transforms.weights.weight import Cut, Weight
@@ -262,7 +263,7 @@ class NF4Array(QuantizedArray):
         """The scale of each block, in float32."""
         if self.second is None:
             return self.scale
-        found = formats.from_table(self.scale, formats.dynamic_table())
+        found = formats.from_table(self.scale, dynamic_map(signed=True))
         stack, n = self.second.shape[:-1], int(np.prod(found.shape[self.second.ndim - 1 :]))
         blocks = fnp.repeat(self.second, 256, axis=-1)[..., :n]
         flat = found.reshape(*stack, n) * blocks + self.mean

@@ -14,6 +14,7 @@ import numpy as np
 import funcgrad.numpy as fnp
 from funcgrad import dtypes
 from funcgrad.errors import ArgumentError, DTypeError
+from funcgrad.optim.eight_bit import dynamic_map
 from funcgrad.quantization import formats
 from funcgrad.quantization.arrays import Float8Array, IntArray, MXArray, NF4Array
 
@@ -115,7 +116,7 @@ def quantize_nf4(
     blocks = fnp.pad(rest, widths).reshape(*stack, -1, 256)
     second = formats.positive(fnp.max(fnp.abs(blocks), axis=-1))
     relative = blocks / second[..., None]
-    places = formats.nearest(relative, formats.dynamic_table())
+    places = formats.nearest(relative, dynamic_map(signed=True))
     places = places.reshape(*stack, -1)[..., :n].reshape(scale.shape)
     return NF4Array(packed, places, second, mean, axis=axis, block=block, to=to)
 

@@ -200,21 +200,6 @@ def from_table(codes: Any, table: np.ndarray) -> Any:
     return fnp.take(fnp.asarray(table), codes, mode="clip")
 
 
-def dynamic_table() -> np.ndarray:
-    """The 256 numbers of the signed 8-bit dynamic map (Dettmers et al., *8-bit optimizers*, 2022):
-    the more zeros lead, the fewer bits are left for the fraction.
-
-    >>> dynamic_table().shape, float(dynamic_table()[-1])
-    ((256,), 1.0)
-    """
-    found = [0.0, 1.0]
-    for i in range(7):
-        edges = np.linspace(0.1, 1, 2**i + 1)
-        means = 10.0 ** (i - 6) * (edges[1:] + edges[:-1]) / 2
-        found += [*means, *-means]
-    return np.sort(np.array(found)).astype(np.float32)
-
-
 # ---- float8 and MXFP4
 
 

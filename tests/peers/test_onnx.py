@@ -10,12 +10,14 @@ pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx")
 
 import onnx
+import onnx.numpy_helper
 import onnxruntime
 
 import funcgrad as fg
 from funcgrad import quantization
 from funcgrad.errors import ExportError
 from funcgrad.export.onnx import to_onnx
+from funcgrad.quantization.formats import to_codes
 from tests.export.onnx.applications import APPLICATIONS
 from tests.export.onnx.models import (
     UNKNOWN,
@@ -130,3 +132,75 @@ def test_ops_of_batches_of_two_sizes(row, tmp_path):
     for args in (given, batches(row, case, 5)):
         inputs, *wanted = values(fun, args)
         compare(run(path, inputs), *wanted, f"{row} of {len(args[0])}", ULPS)
+
+
+def quantized_model(path, nodes, held, types):
+    """Write a model of QuantizeLinear and its like: x float32 in, results of these types."""
+    held = [onnx.numpy_helper.from_array(np.asarray(v), name) for name, v in held.items()]
+    kinds = {"x": np.float32, **types}
+    infos = [
+        onnx.helper.make_tensor_value_info(
+            name, onnx.helper.np_dtype_to_tensor_dtype(np.dtype(kind)), None
+        )
+        for name, kind in kinds.items()
+    ]
+    made = [onnx.helper.make_node(op, ins, [out], **more) for op, ins, out, more in nodes]
+    graph = onnx.helper.make_graph(made, "quantized", infos[:1], infos[1:], held)
+    opset = [onnx.helper.make_opsetid("", 21)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=10), path)
+
+
+@pytest.mark.parametrize("kind", ["int8", "uint8"])
+@pytest.mark.parametrize("scale", [0.5, 0.1, 1 / 3])
+def test_codes_are_those_of_onnx_runtime(kind, scale, tmp_path, rng):
+    """To the bit: ties, odd zero points, and what lies outside."""
+    path = str(tmp_path / "qdq.onnx")
+    scale, info = np.float32(scale), np.iinfo(kind)
+    ties = scale * (np.arange(-300, 300) + np.float32(0.5))
+    x = np.concatenate([ties, 40 * rng.standard_normal(1000), [-1e9, 1e9]]).astype(np.float32)
+    nodes = [
+        ("QuantizeLinear", ["x", "scale", "zero"], "codes", {}),
+        ("DequantizeLinear", ["codes", "scale", "zero"], "y", {}),
+    ]
+    for zero in (info.min, info.min + 37, info.max - 2, info.max):
+        held = {"scale": scale, "zero": np.array(zero, kind)}
+        quantized_model(path, nodes, held, {"codes": kind, "y": np.float32})
+        codes, y = run(path, [x])
+        own = to_codes(x, scale, np.float32(zero), info.min, info.max)
+        np.testing.assert_array_equal(own, codes)
+        np.testing.assert_array_equal((own - np.float32(zero)) * scale, y)
+
+
+def test_static_convolutions_are_those_of_onnx_runtime(tmp_path, rng):
+    """Its QLinearConv, of what lies between QuantizeLinear and DequantizeLinear."""
+    path, made = str(tmp_path / "c.onnx"), str(tmp_path / "made.onnx")
+    w = rng.standard_normal((16, 8, 3, 3)).astype("f4") / 8
+    x = rng.standard_normal((4, 8, 12, 12)).astype("f4") + 1
+    conv = lambda p, x: fg.nn.relu(fg.lax.conv(x, p["w"], (1, 1), "SAME"))
+    f, params, _ = fg.quantize(conv, {"w": w}, quantization.Int8Static(), [(x,)])
+    wanted, held = np.asarray(f(params, x)), params["w"]
+    step = np.float32(wanted.max() / 255)
+    numbers = {
+        "scale": held.x_scale.reshape(()), "zero": held.x_zero.reshape(()).astype("int8"),
+        "codes": held.codes, "scales": held.scale.reshape(-1), "step": step, "low": np.int8(-128),
+        "zeros": np.zeros(16, np.int8),
+    }  # fmt: skip
+    nodes = [
+        ("QuantizeLinear", ["x", "scale", "zero"], "q", {}),
+        ("DequantizeLinear", ["q", "scale", "zero"], "a", {}),
+        ("DequantizeLinear", ["codes", "scales", "zeros"], "b", {"axis": 0}),
+        ("Conv", ["a", "b"], "c", {"auto_pad": "SAME_UPPER"}),
+        ("Relu", ["c"], "r", {}),
+        ("QuantizeLinear", ["r", "step", "low"], "y", {}),
+    ]
+    quantized_model(path, nodes, numbers, {"y": np.int8})
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = made
+    # Unsigned codes, which it prefers, overflow its sums of two on processors without VNNI.
+    options.add_session_config_entry("session.qdqisint8allowed", "1")
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    assert "QLinearConv" in [n.op_type for n in onnx.load(made).graph.node]
+    got = session.run(None, {"x": x})[0].astype(np.int32)
+    different = np.abs(got - np.asarray(to_codes(wanted, step, np.float32(-128), -128, 127)))
+    assert different.max() <= 1
+    assert different.mean() < 0.01  # scales are multiplied in another order
