@@ -432,6 +432,18 @@ def test_the_way_of_grad_vmap_and_jit_is_read_in_an_hour_or_two():
     assert sum(len(f.read_text(encoding="utf-8").splitlines()) for f in files) <= 3500
 
 
+def test_the_page_on_the_cpu_backend_names_what_is_there():
+    text = (ROOT / "docs" / "cpu_backend.md").read_text(encoding="utf-8")
+    tables = text.partition("\n## The algorithms")[2].partition("\n## ")[0]
+    cells = re.findall(r"^\| (`[^|]*)\|", tables, re.M)
+    named = {n.rpartition("/")[2] or n[:-1] for c in cells for n in re.findall(r"`([^`]+)`", c)}
+    ways = [MODULES[f"funcgrad.backends.llvm.gemm.{f}"] for f in ("driver", "unpacked", "batch")]
+    found = {w for path in ways for w in re.findall(r'Way\("(\w+)"', path.read_text("utf-8"))}
+    found |= {m.rpartition(".")[2] for m in MODULES if m.startswith("funcgrad.backends.")}
+    assert len(named) > 40
+    assert not named - found
+
+
 @pytest.mark.skipif("funcgrad" not in MODULES, reason="the package has no __init__ yet")
 def test_import_loads_no_optional_package():
     code = "import sys, funcgrad; print(*sorted({name.split('.')[0] for name in sys.modules}))"

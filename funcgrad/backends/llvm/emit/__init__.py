@@ -24,7 +24,6 @@ What makes them faster:
 - `block`: a block of points is the innermost loop
 - `pairs`: bfloat16, two elements at a time
 - `sums`: long sums in blocks
-- `order`: maxima of floats, as of integers
 - `stage`: tiles read in long strides are transposed first
 - `transpose`: in registers
 - `stream`: large results are written past the caches

@@ -35,12 +35,10 @@ from funcgrad.backends.llvm.emit.text import (
     constant,
     memory_type,
     task_of,
-    value_type,
 )
 from funcgrad.backends.llvm.native.target import Target
 from funcgrad.backends.loops.ir import (
     Buffer,
-    Carry,
     Const,
     Index,
     Kernel,
@@ -56,7 +54,7 @@ from funcgrad.backends.loops.ir import (
 )
 from funcgrad.core.record import Record
 
-emit_loops, order, stage = late("funcgrad.backends.llvm.emit", "loops", "order", "stage")
+emit_loops, stage = late("funcgrad.backends.llvm.emit", "loops", "stage")
 
 STACK_BYTES = 65_536
 HEAVY_OPS = 60
@@ -114,8 +112,6 @@ class Emitter:
         self.bounds: dict[Value, tuple[str, str]] = {}
         self.staged: dict[Load, tuple] = {}
         self.loose = reassociable(kernel.body)
-        # Results of maxima and minima that loops carry as integers: op's result → carry.
-        self.extremes: dict[Operand, Carry] = {}
         # How often loops turn, by their axes.
         self.sizes = {v.axis: v.size for v in plan.levels}
         self.sizes |= {s.axis: s.size for s in walk(kernel.body) if isinstance(s, Loop)}
@@ -222,19 +218,10 @@ class Emitter:
         if s.out in self.known:
             return self.known[s.out]
         args = [self.read(a) for a in s.args]
-        if s.out in self.extremes:
-            return self._extreme(s, self.extremes[s.out])
         if s.out.dtype == BOOL and (short := folded(s.name, args)) is not None:
             return short
         flags = "reassoc" if s.out in self.loose else ""
         return ops.apply(self.f, s.name, s.out.dtype, [a.dtype for a in s.args], args, flags)
-
-    def _extreme(self, s: Op, carry: Carry) -> str:
-        other = next(a for a in s.args if a is not carry.inside)
-        kind = value_type(other.dtype)
-        ordered = order.to_ordered(self.f, self.read(other), kind, s.name)
-        held = self.env[carry.inside]
-        return self.f.intrinsic(order.COMBINE[s.name], order.FORMATS[kind][0], held, ordered)
 
     def load(self, s: Load) -> str:
         """The value of a load."""

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from funcgrad.backends.late import Late
 from funcgrad.backends.llvm.emit.text import BOOL
 from funcgrad.backends.loops.ir import (
     INDEX,
     REDUCTIONS,
-    Carry,
     Load,
     Loop,
     Op,
@@ -20,8 +18,6 @@ from funcgrad.backends.loops.ir import (
     While,
     walk,
 )
-
-order = Late("funcgrad.backends.llvm.emit.order")
 
 
 def indices_first(stmts: Sequence[Stmt]) -> list[Stmt]:
@@ -44,18 +40,6 @@ def indices_first(stmts: Sequence[Stmt]) -> list[Stmt]:
         elif isinstance(s, Loop | While):
             later.update(c.out for c in s.carries)
     return first + rest
-
-
-def is_extreme(s: Loop, carry: Carry, kind: str) -> bool:
-    """Whether a carry is the maximum or minimum of floats, made by one op of the loop's body."""
-    if not s.parallel or carry.combine not in order.COMBINE or kind not in order.FORMATS:
-        return False
-    made = next((b for b in s.body if isinstance(b, Op) and b.out is carry.next), None)
-    return (
-        made is not None
-        and made.name == carry.combine
-        and sum(a is carry.inside for a in made.args) == 1
-    )
 
 
 def reassociable(body: Sequence[Stmt]) -> set[Value]:

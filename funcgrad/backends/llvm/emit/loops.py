@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from funcgrad.backends.late import late
 from funcgrad.backends.llvm.emit import ops
 from funcgrad.backends.llvm.emit.edges import run_parts
-from funcgrad.backends.llvm.emit.facts import is_extreme
 from funcgrad.backends.llvm.emit.schedule import MASKED_BITS, SHORT, cost
 from funcgrad.backends.llvm.emit.stream import run_streamed
 from funcgrad.backends.llvm.emit.text import STAYS, value_type
@@ -18,9 +17,7 @@ from funcgrad.backends.loops.ir import MATH, Carry, Load, Loop, Op, Stmt, Store,
 if TYPE_CHECKING:
     from funcgrad.backends.llvm.emit.emitter import Emitter
 
-ahead, order, stage, emit_sums = late(
-    "funcgrad.backends.llvm.emit", "ahead", "order", "stage", "sums"
-)
+ahead, stage, emit_sums = late("funcgrad.backends.llvm.emit", "ahead", "stage", "sums")
 
 # How long turns take, as estimated, before a loop asks for signals; how long a loop of known size
 # does, to ask at all. (The turns of such loops wait for each other: they take ten times as long.)
@@ -31,7 +28,7 @@ _POLLS = "nounwind memory(argmem: readwrite, inaccessiblemem: readwrite)"
 
 
 def write_loop(e: Emitter, s: Loop) -> None:
-    """A loop, and what it carries out: long sums in blocks, maxima and minima as integers."""
+    """A loop, and what it carries out; long sums in blocks."""
     start, stop = e.turns(s)
     long = is_long(s)
     if not s.size:
@@ -59,12 +56,6 @@ def write_loop(e: Emitter, s: Loop) -> None:
 
     types = [value_type(c.inside.dtype) for c in s.carries]
     starts = [e.read(c.start) for c in s.carries]
-    extremes = {c: k for c, k in zip(s.carries, types, strict=True) if is_extreme(s, c, k)}
-    e.extremes |= {c.next: c for c in extremes}
-    for i, c in enumerate(s.carries):
-        if c in extremes:
-            starts[i] = order.to_ordered(e.f, starts[i], types[i], str(c.combine))
-            types[i] = order.FORMATS[types[i]][0]
     # Unrolled whole, a row would leave the points outside to be vectorized, with gathers.
     innermost = s.size >= 2 * SHORT and not any(isinstance(b, Loop | While) for b in s.body)
     hints = _in_masked_vectors(e, s) or ([STAYS] if innermost else [])
@@ -85,8 +76,6 @@ def write_loop(e: Emitter, s: Loop) -> None:
     else:
         outs = run(start, stop, starts)
     e.env.update(zip((c.out for c in s.carries), outs, strict=True))
-    for c, kind in extremes.items():
-        e.env[c.out] = order.from_ordered(e.f, e.env[c.out], kind)
 
 
 def _in_masked_vectors(e: Emitter, s: Loop) -> list[str]:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from funcgrad.backends.llvm.gemm.batch import ROWS, Batch, is_thin, merge_batches
-from funcgrad.backends.llvm.gemm.images.columns import Columns
 from funcgrad.backends.llvm.gemm.images.lines import Lines
 from funcgrad.backends.llvm.gemm.images.placed import Placed
 from funcgrad.backends.llvm.gemm.images.strips import Strips
@@ -187,7 +186,10 @@ class Driver:
 
     def _strided_product(self, code: Code, job: Record) -> None:
         m, n, k, lanes = job["m"], job["n"], job["k"], self.parts.tile.lanes
-        small, thin = m * n * k <= self.parts.small_work, is_thin(m, n)
+        small, serial = (
+            m * n * k <= work for work in (self.parts.small_work, self.parts.serial_work)
+        )
+        thin = is_thin(m, n)
         wide = (m <= THIN) & (n > 2 * THIN)
         with code.when(thin | (job["c_cs"].ne(1) & job["c_rs"].eq(1) & ~wide)):
             pairs = [("m", "n"), ("a", "b"), ("a_rs", "b_cs"), ("a_cs", "b_rs"), ("c_rs", "c_cs")]
@@ -217,7 +219,7 @@ class Driver:
                 (b_unit & c_unit & lies_well, self.unpacked.direct),
                 (job["b_rs"].eq(1) & (k >= 4 * lanes) & few, self.unpacked.dot),
                 (b_unit & ~c_unit & (m <= THIN), self.unpacked.turned),
-                (c_unit & small & (k <= SMALL_K), self.unpacked.small),
+                (c_unit & serial & (k <= SMALL_K), self.unpacked.small),
             ]
             if self.unpacked.panelled and self.target.follows_strides:
                 ways.append((c_unit & held, self.unpacked.panelled))
@@ -447,8 +449,6 @@ class Driver:
             if Lines.works(parts):
                 sums = Way(Sums.name, lambda: Sums(parts).function)
                 ways.append((lambda call: Sums.serves(call, parts), sums))
-            columns = Way("columns", lambda: Columns(parts).function)
-            ways.append((lambda call: Columns.serves(call, parts), columns))
         if as_it_is and Lines.works(parts):
             strips = Way(Strips.name, lambda: Strips(parts).function)
             ways.append((lambda call: Strips.serves(call, parts), strips))

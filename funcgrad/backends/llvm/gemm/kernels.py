@@ -92,13 +92,7 @@ class Kernels(Registers):
     def placed(self, vectors: int) -> ir.Function:
         """void(k, a, across, along, b panel, c, c_rs, c_cs, m, n, add): the elements of a's rows
         lie at a[across[row] + along[k]]; c is contiguous along its rows or its columns."""
-        return self.once(f"placed{vectors}", lambda name: self._placed(name, vectors, False))
-
-    def columns(self, vectors: int) -> ir.Function:
-        """void(k, a, across, along, b, b_along, c, c_rs, c_cs, m, n, add): `placed` with rows of b
-        where they lie, at b[b_along[k]], whole vectors of columns that follow each other. The
-        tables along k go on for some entries, of any places."""
-        return self.once(f"columns{vectors}", lambda name: self._placed(name, vectors, True))
+        return self.once(f"placed{vectors}", lambda name: self._placed(name, vectors))
 
     def lines(self, rows: int, vectors: int) -> ir.Function:
         """void(k, b, along, a, across, a_along, c, c_rs, n, add): a few rows of a, whose elements
@@ -311,11 +305,9 @@ class Kernels(Registers):
                         for x, p, mask in zip(row, places, masks, strict=True):
                             self._write(code, x, p, mask, more)
 
-    def _placed(self, name: str, vectors: int, lies: bool) -> ir.Function:
-        pointers = [PTR] * (6 if lies else 5)
-        code = Code(self.module, name, [I64, *pointers, I64, I64, I64, I64, I64])
-        k, a, across, along, b = code.args[:5]
-        c, c_rs, c_cs, m, n, add = code.args[-6:]
+    def _placed(self, name: str, vectors: int) -> ir.Function:
+        code = Code(self.module, name, [I64, *[PTR] * 5, I64, I64, I64, I64, I64])
+        k, a, across, along, b, c, c_rs, c_cs, m, n, add = code.args
         rows, kind, lanes = self.placed_rows, self.fmt.acc, self.tile.lanes
         acc = self._accumulators(code, rows, vectors)
         # Rows that don't exist are another's, and not stored.
@@ -328,19 +320,11 @@ class Kernels(Registers):
                 for j in range(vectors * lanes):
                     code.prefetch(code.at(c, c_cs * j, kind), write=True)
         with code.range(0, k) as kk:
-            place, of_b = code.load(code.at(along, kk, I64), I64), kk * self.tile.cols
-            if lies:
-                of_b, soon = (code.load(code.at(code.args[5], kk + n, I64), I64) for n in (0, SOON))
-                for v in range(vectors):
-                    code.prefetch(code.at(b, soon + v * lanes, kind), first=True)
-                if not self.target.follows_strides:
-                    # Rows often are channels of a place, which lie together.
-                    soon = code.load(code.at(along, kk + ROWS_SOON, I64), I64)
-                    code.prefetch(code.at(starts[0], soon, kind), first=True)
-            pb = code.at(b, of_b, kind)
+            place = code.load(code.at(along, kk, I64), I64)
+            pb = code.at(b, kk * self.tile.cols, kind)
             bv = [self._read(code, code.at(pb, v * lanes, kind), None, self.vec)
                   for v in range(vectors)]  # fmt: skip
-            if not lies and not self.target.follows_strides:
+            if not self.target.follows_strides:
                 for v in range(vectors):
                     soon = code.at(pb, self.tile.cols * SOON + v * lanes, kind)
                     code.prefetch(soon, first=True)

@@ -5,6 +5,5 @@
 - `placed`: windows that are read where they lie
 - `strips`: windows of image lines, vectors of a line against all features
 - `lines`: windows of image lines and few features
-- `columns`: few windows, and features that follow each other
 - `sums`: gradients of kernels whose features come last
 """
