@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 from funcgrad.backends.llvm.native.ir import (
     I1,
+    I32,
     PTR,
     VOID,
     Block,
@@ -53,6 +54,10 @@ def _comparison(op: str, prefix: str) -> Callable[[IRBuilder, str, Value, Value]
         return self.new(to, f"{op} {words[sign]} {of.text} {x.word}, {y.word}")
 
     return write
+
+
+# How often a branch goes each way.
+_RARELY = ('!"branch_weights"', *map(I32, (1, 99)))
 
 
 class IRBuilder:
@@ -212,9 +217,10 @@ class IRBuilder:
         """Go to a block."""
         self._leave(f"br label %{block.name}")
 
-    def cbranch(self, condition: Value, yes: Block, no: Block) -> None:
+    def cbranch(self, condition: Value, yes: Block, no: Block, metadata: str = "") -> None:
         """Go to one of two blocks."""
-        self._leave(f"br i1 {condition.word}, label %{yes.name}, label %{no.name}")
+        more = f", {metadata}" if metadata else ""
+        self._leave(f"br i1 {condition.word}, label %{yes.name}, label %{no.name}{more}")
 
     def switch(self, value: Value, default: Block, cases: Sequence[tuple[int, Block]]) -> None:
         """Go to the block that belongs to a number."""
@@ -234,10 +240,11 @@ class IRBuilder:
         self._leave("unreachable")
 
     @contextmanager
-    def if_then(self, condition: Value) -> Iterator[None]:
+    def if_then(self, condition: Value, rarely: bool = False) -> Iterator[None]:
         """What is written in the block runs if the condition holds."""
         yes, after = self.append_basic_block("if"), self.append_basic_block("endif")
-        self.cbranch(condition, yes, after)
+        weights = f"!prof {self.module.add_metadata(_RARELY)}" if rarely else ""
+        self.cbranch(condition, yes, after, weights)
         with self._part(yes, after):
             yield
         self.block = after

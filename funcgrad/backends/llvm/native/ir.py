@@ -307,10 +307,12 @@ class Module:
         assert value.name not in self.globals, value.name
         self.globals[value.name] = value
 
-    def add_metadata(self, values: Sequence[Value]) -> str:
+    def add_metadata(self, values: Sequence[Value | str]) -> str:
         """The name of a list of constants."""
-        self._metadata.append(f"!{{{', '.join(map(str, values))}}}")
-        return f"!{len(self._metadata) - 1}"
+        text = f"!{{{', '.join(map(str, values))}}}"
+        if text not in self._metadata:
+            self._metadata.append(text)
+        return f"!{self._metadata.index(text)}"
 
     def intrinsic(self, name: str, result: Type, args: Sequence[Type]) -> Function:
         """A function that LLVM knows, for the type of its first argument."""

@@ -232,7 +232,7 @@ class Winograd(Tiles):
                     out = code.at(c, col * call["c_cs"], acc)
                     given = code.at(sums, col * room + at, acc)
                     bad = code.call(self.output, call.pointer, given, beside, out, begin, end)
-                    with code.b.if_then(bad, likely=False):
+                    with code.b.if_then(bad, rarely=True):
                         code.call(self.exact, call.pointer, image, out, col, begin, end)
 
             self.each_image(code, call, tiles, read)

@@ -204,7 +204,7 @@ class WinogradKernel(Tiles):
             lost = b.fcmp_unordered("uno", some, some)
             left = (call["channels"] - channel).min(lanes)
             with code.range(0, left) as lane:
-                with b.if_then(lost, likely=False):
+                with b.if_then(lost, rarely=True):
                     values = code.at(buffer, lane, acc)
                     code.call(self.exact, call.pointer, feature, channel + lane, values)
                 with code.range(0, TAPS * TAPS) as tap:

@@ -209,7 +209,7 @@ class WinogradKernelLast(TilesLast):
                     self.store(code, x, code.at(values, wide * tap + k, acc))
                     bad.set(b.fadd(bad.get(), self.lost(code, x)))
             some = code.lane_sum(bad.get())
-            with b.if_then(b.fcmp_unordered("uno", some, some), likely=False):
+            with b.if_then(b.fcmp_unordered("uno", some, some), rarely=True):
                 code.call(self.exact, call.pointer, values, row)
             out = code.at(call.pointer_at("c"), row * call["c_rs"], acc)
 

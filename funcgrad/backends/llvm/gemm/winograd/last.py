@@ -236,7 +236,7 @@ class WinogradLast(TilesLast):
             code.call(self.input, call.pointer, own, first, last)
             self._multiply(code, call, (own, sums), last - first)
             bad = code.call(self.output, call.pointer, sums, beside, first, last)
-            with code.b.if_then(bad, likely=False):
+            with code.b.if_then(bad, rarely=True):
                 code.call(self.exact, call.pointer, first, last)
         code.call(self.parts.give, own)
         code.ret()
