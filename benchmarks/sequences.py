@@ -270,7 +270,7 @@ def main() -> None:
     """Measure in turn, and print ratios."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--length", type=int, default=4096)
-    parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", choices=["shared", "idle", "products", "grouped", "deep"])
     parser.add_argument("--inside", choices=list(INSIDE), help="measure here, on the ranks it has")
@@ -290,7 +290,7 @@ def main() -> None:
             print(f"{timeline.schedule.name} on {RANKS} ranks: waiting for {share:.3f} of a step, "
                   f"{formula:.3f} by the formula")  # fmt: skip
     if args.only in (None, "products"):
-        (rounds,) = elsewhere("products", 4 * args.width, 2, 1)
+        (rounds,) = elsewhere("products", 2 * args.width, 2, 1)
         print(f"products round a ring: {rounds:.2f} × gathers and scatters of all")
     if args.only in (None, "grouped"):
         for width in (512, 1024):

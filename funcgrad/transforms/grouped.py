@@ -43,6 +43,7 @@ from funcgrad.ops.indexing.windows_at import (
 )
 from funcgrad.ops.shape import broadcast_in_dim, iota, pad, reshape, slice
 from funcgrad.transforms.batching.trace import BatchAxis
+from funcgrad.transforms.control.scan import scan
 from funcgrad.transforms.control.while_loop import fori_loop
 
 INT32 = np.dtype(np.int32)
@@ -192,8 +193,8 @@ def _dot_formula(x: Value, w: Value, sizes: Value, *, dtype: np.dtype | None) ->
     blocks = _Blocks(x, sizes)
     flat, matrices = blocks.flat(x), reshape(w, (b * g, k, n))
 
-    def group(i: Value, out: Value) -> Value:
-        matrix = dynamic_index_in_dim(matrices, i if b > 1 else i % np.int32(g), 0, False)
+    def group(out: Value, its: tuple[Value, Value]) -> tuple[Value, None]:
+        i, matrix = its
 
         def turn(start: Value, size: int, own: Value | None, out: Value) -> Value:
             rows = dynamic_slice_in_dim(flat, start, size, axis=0)
@@ -204,10 +205,14 @@ def _dot_formula(x: Value, w: Value, sizes: Value, *, dtype: np.dtype | None) ->
                 product = select(broadcast_in_dim(own, (size, n), (0,)), product, before)
             return dynamic_update_slice(out, product, (start, np.int32(0)))
 
-        return blocks.each(i, turn, out)
+        if b == blocks.batches:
+            return blocks.each(i, turn, out), None
+        each = lambda j, out: blocks.each(add(i, mul(j, np.int32(g))), turn, out)
+        return fori_loop(0, blocks.batches, each, out), None
 
+    # A loop over the matrices, as products read these where they are.
     out = full((blocks.total, n), 0, made.dtype)
-    return reshape(fori_loop(0, blocks.batches * g, group, out), made.shape)
+    return reshape(scan(group, out, (iota(INT32, b * g), matrices))[0], made.shape)
 
 
 def _outer_formula(x: Value, y: Value, sizes: Value, *, dtype: np.dtype | None) -> Value:

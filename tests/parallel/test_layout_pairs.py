@@ -102,7 +102,16 @@ def test_checkpoints_load_on_other_layouts(tmp_path):
             np.testing.assert_array_equal(np.asarray(x), want)
 
 
-@pytest.mark.long
 @pytest.mark.mpi
-def test_on_ranks(ranks):
-    assert ranks(4).run("tests.parallel.jobs_layouts:pairs") == [[]] * 4
+@pytest.mark.parametrize(
+    ("size", "first", "last"),
+    [
+        pytest.param(4, 0, 2, marks=pytest.mark.long),
+        pytest.param(4, 2, 6, marks=pytest.mark.slow),
+        pytest.param(8, 6, 8, marks=pytest.mark.slow),
+    ],
+)
+def test_on_ranks(size, first, last, ranks):
+    """Eight ranks are more than most machines of tests have cores."""
+    found = ranks(size).run("tests.parallel.jobs_layouts:compared", first, last, timeout=900)
+    assert found == [[]] * size

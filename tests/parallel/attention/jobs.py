@@ -1,5 +1,7 @@
 """What tests of attention of cut sequences run on ranks."""
 
+from functools import partial
+
 import numpy as np
 
 import funcgrad as fg
@@ -10,13 +12,16 @@ from funcgrad.parallel import (
     P,
     all_gather_matmul,
     device_put,
+    hybrid_attention,
     make_mesh,
     moe,
     reshard,
     ring_attention,
     sequence_attention,
     shard_map,
+    tensor_products,
     ulysses_attention,
+    with_sharding_constraint,
     zigzag,
 )
 
@@ -65,6 +70,14 @@ def exchanges():
     heads = shard_map(lambda q: ulysses_attention(q, q, q, axis="i", is_causal=True), mesh=mesh,
                       in_specs=cut, out_specs=cut)  # fmt: skip
     compare("heads", heads(q), nn.dot_product_attention(q, q, q, is_causal=True))
+    grid, cut = make_mesh((2, 2), ("ring", "heads")), P(None, ("ring", "heads"))
+    hybrid = partial(hybrid_attention, ring_axis="ring", head_axis="heads", is_causal=True)
+    hybrid = shard_map(lambda q: hybrid(q, q, q), mesh=grid, in_specs=cut, out_specs=cut)
+    value = lambda f: fg.jit(fg.grad(lambda q: fnp.sum(fnp.sin(f(q)))))
+    dense = lambda q: nn.dot_product_attention(q, q, q, is_causal=True)
+    got = reshard(value(hybrid)(q), NamedSharding(grid, P()))
+    if not np.allclose(got, value(dense)(q), rtol=1e-4, atol=1e-5):
+        wrong.append("hybrid")
     x, router = normal(16, 6), normal(6, 8)
     experts = {"up": normal(8, 6, 5), "down": normal(8, 5, 6)}
     specs = (P("i"), P(), P("i"))
@@ -80,6 +93,13 @@ def exchanges():
     product = shard_map(lambda x, w: all_gather_matmul(x, w, "i"), mesh=mesh,
                         in_specs=(P("i"), P(None, "i")), out_specs=P(None, "i"))  # fmt: skip
     compare("product", product(x, w), x @ w)
+    rows = NamedSharding(mesh, P("i"))
+    with tensor_products("ring"):
+        ring = fg.jit(lambda x, w, v: with_sharding_constraint(fnp.sin(x @ w) @ v, rows))
+        xs = [device_put(x, rows), device_put(w, NamedSharding(mesh, P(None, "i")))]
+        xs.append(device_put(w.T, rows))
+        assert set(ring.lower(*xs).device_analysis().counts) == {"permute"}
+        compare("products by jit", ring(*xs), np.sin(x @ w) @ w.T)
     return wrong
 
 
@@ -91,7 +111,7 @@ def annotated():
     value = lambda *xs: fnp.sum(fnp.sin(nn.dot_product_attention(*xs, is_causal=True)))
     both = lambda *xs: fg.value_and_grad(value, (0, 1, 2))(*xs)
     wanted = fg.tree.leaves(fg.jit(both)(*xs))
-    for way in ("ring", "heads", "gather"):
+    for way in ("ring", "zigzag", "heads", "gather"):
         with sequence_attention(way):
             got = fg.tree.leaves(fg.jit(both)(*(device_put(x, cut) for x in xs)))
         for i, (g, w) in enumerate(zip(got, wanted, strict=True)):

@@ -90,10 +90,11 @@ def test_hybrid_in_zigzag_order(rng):
     close(gradients(whole, *xs), gradients(dense, *xs))
 
 
-def test_second_order(rng):
+@pytest.mark.parametrize("build", [ulysses, pytest.param(hybrid, marks=pytest.mark.long)])
+def test_second_order(build, rng):
     xs = values(rng)
     slope = lambda f: fg.jvp(partial(gradients, f), tuple(xs), tuple(xs))[1]
-    close(slope(ulysses(is_causal=True)), slope(partial(nn.dot_product_attention, is_causal=True)))
+    close(slope(build(is_causal=True)), slope(partial(nn.dot_product_attention, is_causal=True)))
 
 
 def test_two_exchanges():

@@ -97,9 +97,10 @@ def test_losses_of_twenty_steps(schedule):
 
 
 @pytest.mark.long
-def test_on_ranks(ranks):
+@pytest.mark.parametrize("names", [["1f1b", "zb-v"], ["gpipe", "interleaved"], ["zb-h1", "mine"]])
+def test_on_ranks(names, ranks):
     want = jobs.losses_alone()
-    for found in ranks(4).run(f"{JOBS}:losses_of_all"):
+    for found in ranks(4).run(f"{JOBS}:losses_of_all", names):
         for schedule, losses in found.items():
             np.testing.assert_allclose(losses, want, rtol=1e-5, err_msg=schedule)
 
