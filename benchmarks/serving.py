@@ -127,7 +127,7 @@ def written(path: Path, asked: list[tuple[bytes, np.ndarray]]) -> Path:
 def ask(client: Path, port: int, connections: int, seconds: float, file: Path) -> np.ndarray:
     """Requests a second, and the seconds that half and 99 % of them took."""
     call = [client, str(port), str(connections), str(seconds), file]
-    told = subprocess.run(call, check=True, capture_output=True, text=True).stdout.split()
+    told = subprocess.run(call, check=True, stdout=subprocess.PIPE).stdout.split()
     return np.array([int(told[0]) / seconds, float(told[1]), float(told[2])])
 
 
