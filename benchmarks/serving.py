@@ -198,7 +198,7 @@ def main() -> None:
     parser.add_argument("kind", choices=tuple(WIDTHS))
     parser.add_argument("--constant", nargs=2, type=int, help=argparse.SUPPRESS)
     parser.add_argument("--connections", type=int, default=64)
-    parser.add_argument("--seconds", type=float, default=1)
+    parser.add_argument("--seconds", type=float, default=4)
     parser.add_argument("--hows", default=",".join(HOWS), help="ways to serve, none among them")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tensors", choices=("json", "bytes"), default="json")
