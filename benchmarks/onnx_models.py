@@ -4,7 +4,7 @@
 
 Each model is written by `to_onnx`, read by `from_onnx`, and exported with its weights, as the file
 has them; what is called is `Exported.call`. Rounds are interleaved, with as many threads for both
-(OMP_NUM_THREADS), and every result is checked against the other's.
+(FUNCGRAD_NUM_THREADS), and every result is checked against the other's.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from funcgrad import lax, nn
 from funcgrad.export import export, from_onnx, to_onnx
 
 ROUNDS, SECONDS = 15, 0.05
+# Seconds. ONNX Runtime's threads spin for some 50 ms after their work, which is another's time.
+REST = 0.1
 RNG = np.random.default_rng(0)
 NHWC = ("NHWC", "HWIO", "NHWC")
 Model = tuple[Callable, tuple]  # f(params, *inputs), and all of these
@@ -153,7 +155,9 @@ MODELS = (mlp, cnn, resnet, separable, transformer, lstm, dlrm, normalized)
 
 
 def timed(call: Callable) -> float:
-    """The time of a call, of as many as take a while."""
+    """The time of a call, of as many as take a while, after a rest."""
+    time.sleep(REST)
+    call()
     count, start = 0, time.perf_counter()
     while (passed := time.perf_counter() - start) < SECONDS:
         call()
@@ -169,7 +173,7 @@ def ratio(made: Callable[[], Model], folder: str) -> float:
     path = os.path.join(folder, f"{made.__name__}.onnx")
     to_onnx(f, path, *args, stored_argnums=0)
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = int(os.environ.get("OMP_NUM_THREADS", "0"))
+    options.intra_op_num_threads = fg.num_threads()
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     given = dict(zip([i.name for i in session.get_inputs()], args[1:], strict=True))
     read, params = from_onnx(path)

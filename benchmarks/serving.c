@@ -96,9 +96,9 @@ static int answered(Connection *c) {
     char *body = strstr(c->text, "\r\n\r\n");
     if (!body) return 0;
     if (strncmp(c->text, "HTTP/1.1 200", 12)) fail("the server answered", c->text);
-    char *told = strcasestr(c->text, "content-length:");
+    char *told = strcasestr(c->text, "\r\ncontent-length:");
     if (!told || told > body) fail("an answer without a length", c->text);
-    int length = atoi(told + 15);
+    int length = atoi(told + 17);
     body += 4;
     if (c->used - (int)(body - c->text) < length) return 0;
     check(c, body, length);

@@ -14,6 +14,7 @@ Array([2., 2., 2.], dtype=float32)
 - `signature`: what is known without the programs
 - `symbolic`: sizes with names
 - `unify`: one program of those for several sizes
+- `samples`: arguments and results to check a function by
 - `constants`: weights laid out as products read them
 - `rows`: whether rows are independent, so that one program does for any number of them
 - `program`: programs as JSON
@@ -23,13 +24,14 @@ Array([2., 2., 2.], dtype=float32)
 - `onnx`: `to_onnx`, `from_onnx`: functions as ONNX models, and models as functions
 """
 
-from funcgrad.export.exported import Exported, Sample, deserialize, export, load
+from funcgrad.export.exported import Exported, deserialize, export, load
 from funcgrad.export.native.library import CLibrary, aot
 from funcgrad.export.onnx import from_onnx, to_onnx
 from funcgrad.export.program.trees import (
     register_namedtuple_serialization,
     register_pytree_node_serialization,
 )
+from funcgrad.export.samples import Sample
 from funcgrad.export.symbolic import (
     SymbolicScope,
     is_symbolic_dim,

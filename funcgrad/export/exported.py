@@ -10,7 +10,7 @@ import functools
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from funcgrad.export.constants import laid_out
 from funcgrad.export.content import Content
 from funcgrad.export.program.trees import tree_from_json
 from funcgrad.export.rows import at_any, row_symbol
+from funcgrad.export.samples import Sample, difference, samples_in
 from funcgrad.export.signature import Signature
 from funcgrad.export.tensors import tensors_from_bytes, tensors_to_bytes
 from funcgrad.export.tracing import content_of, symbolic_content
@@ -39,13 +40,6 @@ from funcgrad.transforms.jit.stages import Traced
 
 PLATFORMS = ("cpu", "cuda")
 MOST_SIZES = 64  # of which programs are kept
-
-
-class Sample(NamedTuple):
-    """Arguments of a call, flat, and the results that it gave when it was saved."""
-
-    args: tuple[np.ndarray, ...]
-    results: tuple[np.ndarray, ...]
 
 
 def export(
@@ -243,16 +237,40 @@ class Exported:
         >>> float(fg.grad(fg.grad(f.call))(2.0))
         12.0
         """
+        if self._is_plain and not kwargs and all(type(x) is Array for x in args):
+            return self._of_arrays(*args)
+        leaves = self._leaves(args, kwargs)
+        of = self._of(avals_of(leaves))
+        here = all(type(x) is Array for x in leaves) and self.nr_devices == 1
+        return self.out_tree.unflatten((of._laid_out if here else of._compiled)(*leaves))
+
+    def _leaves(self, args: tuple, kwargs: dict) -> list:
+        """The arguments' leaves, of what has the structure that is needed."""
         leaves, in_tree = tree.flatten((args, kwargs))
         if in_tree != self.in_tree:
             tree.check_same_structure(
                 self.in_tree, in_tree,
                 what_a=f"what {self.fun_name} was exported for", what_b="this call",
             )  # fmt: skip
-        leaves = [as_array(x) for x in leaves]
-        of = self._of(avals_of(leaves))
-        here = all(type(x) is Array for x in leaves) and self.nr_devices == 1
-        return self.out_tree.unflatten((of._laid_out if here else of._compiled)(*leaves))
+        return [as_array(x) for x in leaves]
+
+    @functools.cached_property
+    def _is_plain(self) -> bool:
+        """Whether one program does for all calls."""
+        return not self.is_symbolic and self.nr_devices == 1
+
+    @functools.cached_property
+    def _of_arrays(self) -> Callable[..., Tree]:
+        """`call` of arrays of the host, whose types `jit` compares faster than we do: what is
+        wrong with others is said as they are traced."""
+
+        def run(*args: Any) -> Tree:
+            leaves = self._leaves(args, {})
+            self._check_types(avals_of(leaves))
+            return self.out_tree.unflatten(self._laid_out(*leaves))
+
+        run.__name__ = self.fun_name
+        return jit(run)
 
     @functools.cached_property
     def _compiled(self) -> Callable[..., list]:
@@ -376,7 +394,7 @@ class Exported:
             args, kwargs = self.in_tree.unflatten(sample.args)
             outs = tree.leaves(self.call(*args, **kwargs))
             for got, want in zip(map(_plain, outs), sample.results, strict=True):
-                worst = max(worst, _difference(got, want))
+                worst = max(worst, difference(got, want))
         return worst
 
     # ---- looking inside
@@ -399,19 +417,6 @@ class Exported:
 
 def _plain(x: Any) -> np.ndarray:
     return np.asarray(as_array(x))
-
-
-def _difference(got: np.ndarray, want: np.ndarray) -> float:
-    if np.array_equal(got.view(np.uint8) if got.ndim else got.tobytes(),
-                      want.view(np.uint8) if want.ndim else want.tobytes()):  # fmt: skip
-        return 0.0
-    wide = np.complex128 if got.dtype.kind == "c" else np.float64
-    a, b = got.astype(wide), want.astype(wide)
-    same = (a == b) | (np.isnan(a) & np.isnan(b))
-    if same.all():
-        return 0.0
-    apart = np.abs(np.where(same, 0, a - b)).max()
-    return float(apart / np.abs(np.where(np.isfinite(b), b, 0)).max(initial=1e-300))
 
 
 def deserialize(blob: bytes | bytearray | memoryview) -> Exported:
@@ -442,29 +447,7 @@ def _exported(entries: Mapping[str, bytes]) -> Exported:
     weights = tensors_from_bytes(entries["weights.safetensors"], types)
     content = Content(signature, found["tables"], weights)
     content.check()
-    return Exported(content, _samples(entries, content, found["samples"]))
-
-
-def _samples(entries: Mapping[str, bytes], content: Content, found: Any) -> list[Sample]:
-    blob = entries.get("samples.safetensors")
-    if type(found) is not list or bool(found) != (blob is not None):
-        raise FormatError("the file's samples aren't those of its program")
-    sides = []
-    for sizes in found:
-        signature = content.at(sizes).signature if content.is_symbolic else content.signature
-        sides.append({"in": signature.in_avals, "out": signature.out_avals})
-    types = {
-        f"{i}/{part}/{j}": aval
-        for i, side in enumerate(sides)
-        for part, avals in side.items()
-        for j, aval in enumerate(avals)
-    }
-    arrays = tensors_from_bytes(blob, types) if blob is not None else {}
-    return [
-        Sample(*(tuple(arrays[f"{i}/{part}/{j}"] for j in range(len(avals)))
-                 for part, avals in side.items()))
-        for i, side in enumerate(sides)
-    ]  # fmt: skip
+    return Exported(content, samples_in(entries, content, found["samples"]))
 
 
 def _no_number(text: str) -> float:

@@ -40,7 +40,7 @@ class Batching:
     """How requests are put together.
 
     max_batch_size: elements of the first axis that run together (a larger request runs alone);
-    max_delay: seconds that a request may wait for others; max_queue: requests that may wait;
+    max_delay: seconds that a free model may wait for a full batch; max_queue: requests that may wait;
     timeout: seconds after which a request that still waits is given up
 
     >>> from funcgrad.serve import Batching
@@ -150,14 +150,16 @@ class Batcher:
                 await self._run(batch)
 
     async def _gathered(self) -> None:
-        """Wait until a batch is full, or its first request has waited long enough."""
+        """Wait until a batch is full, or has waited long enough."""
         if not self.model.is_batched or self.how.max_delay <= 0:
             # What arrives in this turn of the loop belongs to the batch, too.
             await asyncio.sleep(0)
             return
-        first = min(w.since for _, _, w in self._queue)
+        # From when the model is free: those who were just answered ask again. Whoever they would
+        # have joined too late, and so the last of them, would wait for a third batch.
+        end = time.monotonic() + self.how.max_delay
         while sum(w.size for _, _, w in self._queue) < self.how.max_batch_size:
-            left = first + self.how.max_delay - time.monotonic()
+            left = end - time.monotonic()
             if left <= 0:
                 return
             self._more.clear()
