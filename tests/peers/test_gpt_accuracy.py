@@ -15,7 +15,7 @@ import funcgrad.numpy as fnp
 from funcgrad import lax, optim, random, tree
 from funcgrad import quantization as q
 
-STEPS, BATCH = 100, 8
+STEPS, BATCH = 200, 8
 
 
 @pytest.fixture(scope="module")

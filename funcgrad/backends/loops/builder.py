@@ -101,6 +101,7 @@ class Builder:
         self.wanted: list[tuple[Value, int]] = []
         # Quotients: the divisor, the remainder beside it, and the index that was divided.
         self.quotients: dict[Value, tuple[int, Value, Index]] = {}
+        self.widened: dict[Operand, Operand] = {}  # values of a wider dtype, of what they are
         self.guard: Operand | None = None
 
     # ---- scalars
@@ -278,13 +279,18 @@ class Builder:
         return Index(0, ((1, wide),))
 
     def convert(self, value: Operand, dtype: np.dtype) -> Operand:
-        """A scalar converted to a dtype."""
+        """A scalar converted to a dtype; of one that was widened, what it was."""
         if value.dtype == dtype:
             return value
         if type(value) is Const:
             with np.errstate(all="ignore"):
                 return Const(value.value, dtype)
-        return self.op("convert", dtype, value)
+        if value in self.widened and self.widened[value].dtype == dtype:
+            return self.widened[value]
+        made = self.op("convert", dtype, value)
+        if value.dtype.itemsize < dtype.itemsize and np.can_cast(value.dtype, dtype):
+            self.widened[made] = value
+        return made
 
     def divide(self, index: Index, d: int) -> tuple[Index, Index]:
         """Quotient and remainder of an index by a constant, rounding down."""

@@ -56,8 +56,8 @@ NARROW_SUMS = {
 }
 
 
-def _product_impl(xp, lhs, rhs, *, dimension_numbers, permutation, pairs, **params):
-    wide = NARROW_SUMS.get(lhs.dtype)
+def _product_impl(xp, lhs, rhs, *, dimension_numbers, permutation, pairs, rounded, **params):
+    wide = None if rounded else NARROW_SUMS.get(lhs.dtype)
     if pairs:
         kind = dtypes.to_complex(lhs.dtype)
         lhs, rhs = (xp.ascontiguousarray(x).view(kind)[..., 0] for x in (lhs, rhs))
@@ -69,8 +69,8 @@ def _product_impl(xp, lhs, rhs, *, dimension_numbers, permutation, pairs, **para
     return xp.transpose(product, permutation)
 
 
-def _product_abstract(lhs, rhs, *, dimension_numbers, permutation, pairs, **params):
-    wide = NARROW_SUMS.get(lhs.dtype)
+def _product_abstract(lhs, rhs, *, dimension_numbers, permutation, pairs, rounded, **params):
+    wide = None if rounded else NARROW_SUMS.get(lhs.dtype)
     if pairs:
         lhs, rhs = (x.update(shape=x.shape[:-1]) for x in (lhs, rhs))
     out = dot_general_p.abstract(
@@ -85,7 +85,7 @@ def _product_abstract(lhs, rhs, *, dimension_numbers, permutation, pairs, **para
 # don't lie at equal distances. exact: whether all products are to be formed, none by tiles. pairs:
 # whether the last axes, which dimension_numbers doesn't count, are pairs for complex numbers.
 # convolution: the `program.Convolution` that it is, or None. windows: whether lhs has its windows,
-# as of `windows_p`.
+# as of `windows_p`. rounded: whether sums of narrow floats are rounded to these.
 product_p = lowered("product", _product_abstract, _product_impl)
 
 

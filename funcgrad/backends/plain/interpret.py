@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from funcgrad.backends.loops import interpret as loops_interpret
+from funcgrad.backends.lower.primitives import NARROW_SUMS
 from funcgrad.backends.program import (
     AttentionStep,
     CondStep,
@@ -140,7 +141,8 @@ class Machine(Walker):
         if s.apart:
             self.bands[s.c.number] = np.full(s.m * s.n * s.out.itemsize, 0xCB, BYTE)
         c = matrix(None, (s.m, s.n), s.c_strides, [x[3] for x in s.batch])
-        c[...] = np.matmul(a.astype(s.out), b.astype(s.out))
+        wide = NARROW_SUMS.get(s.dtype, s.out)
+        c[...] = np.matmul(a.astype(wide), b.astype(wide)).astype(s.out)
         if s.finish is not None:
             for i in range(s.finish.length):
                 self.counters[s.finish.number] = i  # whose band has the sums

@@ -286,7 +286,7 @@ def _product(left: tuple, right: tuple) -> Any:
     rank = len(x.shape) + len(y.shape) - 2 * len(cx) - len(bx) - 1
     return products.product_p.bind(
         x, y, dimension_numbers=((cx, cy), (bx, by)), permutation=tuple(range(rank)),
-        gathers=False, exact=True, pairs=True, convolution=None, windows=False,
+        gathers=False, exact=True, pairs=True, convolution=None, windows=False, rounded=False,
     )  # fmt: skip
 
 

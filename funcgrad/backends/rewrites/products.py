@@ -89,12 +89,13 @@ def dot(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom | None:
         for a, contract, batched in zip(ins, *eqn.params["dimension_numbers"], strict=True)
     ]
     numbers = tuple(zip(*(axes for _, axes in sides), strict=True))
+    rounded = out.dtype == narrow  # in its own loops, sooner than by all that reads it
     if narrow is not None:
-        dtype = NARROW_SUMS[narrow]
+        dtype = narrow if rounded else NARROW_SUMS[narrow]
     product = flat.add(
         product_p, [a for a, _ in sides], ShapedArray(out.shape, dtype), dimension_numbers=numbers,
         permutation=tuple(range(out.ndim)), gathers=False, exact=True, pairs=False,
-        convolution=eqn.params.get("convolution"), windows=False,
+        convolution=eqn.params.get("convolution"), windows=False, rounded=rounded,
     )  # fmt: skip
     return flat.convert(product, out.dtype)
 
@@ -182,4 +183,4 @@ def gathered(
     """
     return flat.add(product_p, [x, w], out, dimension_numbers=numbers,
                     permutation=tuple(range(out.ndim)), gathers=True, exact=exact,
-                    pairs=False, convolution=of, windows=windows)  # fmt: skip
+                    pairs=False, convolution=of, windows=windows, rounded=False)  # fmt: skip

@@ -1,8 +1,9 @@
 """Writing kernels: where statements land, and how indices stay affine."""
 
+import ml_dtypes
 import numpy as np
 
-from funcgrad.backends.loops.builder import Builder, index_key
+from funcgrad.backends.loops.builder import ZERO, Builder, index_key
 from funcgrad.backends.loops.ir import Buffer, Const, Index, Loop
 
 F32 = np.dtype("float32")
@@ -62,3 +63,15 @@ def test_loops_over_one_turn_are_left_out():
     (loop,) = b.blocks[0].stmts
     assert isinstance(loop, Loop)
     assert loop.body == ()
+
+
+def test_what_was_widened_is_not_rounded_again():
+    b = Builder()
+    half, f64, i64 = (np.dtype(t) for t in (ml_dtypes.bfloat16, np.float64, np.int64))
+    x = b.load(Buffer("x", F32, 8, "in"), ZERO)
+    y = b.convert(x, half)
+    assert b.convert(b.convert(y, F32), half) is y
+    # float64 doesn't hold all of int64, nor bfloat16 all of float32.
+    i = b.load(Buffer("i", i64, 8, "in"), ZERO)
+    assert b.convert(b.convert(i, f64), i64) is not i
+    assert b.convert(y, F32) is not x

@@ -10,8 +10,8 @@ from funcgrad.backends.llvm.gemm.kernels import Kernels, Micro
 from funcgrad.backends.llvm.gemm.pack import (
     Format,
     Tile,
-    constant,
     narrow,
+    vector_of,
     widen,
 )
 from funcgrad.backends.llvm.gemm.packers import packer
@@ -112,22 +112,29 @@ class Parts:
         code = Code(self.module, "round", [PTR, I64, PTR, I64, I64, I64, I64, I64])
         sums, sums_rs, c, rs, cs, m, n, add = code.args
         lanes, storage, acc = self.tile.lanes, self.out.storage, self.fmt.acc
-        vectors = cs.eq(1).select(n // lanes * lanes, 0)
 
-        def round_one(p: ir.Value, x: ir.Value, kind: ir.Type) -> None:
-            """What c held before counts only where the call adds: it may be NaN."""
-            old = widen(code, self.out, self.target, code.load(p, kind, self.out.bytes))
-            old = add.ne(0).pick(old, constant(x.type, -0.0))
-            code.store(narrow(code, self.out, code.b.fadd(old, x)), p, self.out.bytes)
+        def rounded(at: ir.Value, p: ir.Value, count: int, adds: bool) -> None:
+            """So many sums at once."""
+            x = code.load(at, vector_of(acc, count) if count > 1 else acc, 4)
+            if adds:
+                kind = vector_of(storage, count) if count > 1 else storage
+                old = code.load(p, kind, self.out.bytes)
+                x = code.b.fadd(widen(code, self.out, self.target, old), x)
+            code.store(narrow(code, self.out, x), p, self.out.bytes)
 
-        with code.range(0, m) as i:
-            row, c_row = code.at(sums, i * sums_rs, acc), code.at(c, i * rs, storage)
-            with code.range(0, vectors, lanes) as j:
-                x = code.load(code.at(row, j, acc), ir.VectorType(acc, lanes), 4)
-                round_one(code.at(c_row, j, storage), x, ir.VectorType(storage, lanes))
-            with code.range(vectors, n) as j:
-                x = code.load(code.at(row, j, acc), acc)
-                round_one(code.at(c_row, j * cs, storage), x, storage)
+        # What c held before counts only where the call adds: it may be NaN.
+        with code.either(add.ne(0)) as cases:
+            for case, adds in zip(cases, (True, False), strict=True):
+                with case, code.range(0, m) as i:
+                    row, c_row = code.at(sums, i * sums_rs, acc), code.at(c, i * rs, storage)
+                    done = code.i64(0)
+                    for count in (2 * lanes, lanes):  # two vectors fill one of the results
+                        end = cs.eq(1).select(n // count * count, 0)
+                        with code.range(done, end, count) as at:
+                            rounded(code.at(row, at, acc), code.at(c_row, at, storage), count, adds)
+                        done = end
+                    with code.range(done, n) as at:
+                        rounded(code.at(row, at, acc), code.at(c_row, at * cs, storage), 1, adds)
         code.ret()
         code.function.attributes.add("noinline")
         return code.function
