@@ -1,7 +1,8 @@
 """Files that stay: written once by `python -m tests.export.golden_files NAME`, read for ever.
 
-A file holds the first sample of each op in one function, with arguments and results. When an op's
-version changes, the older files are kept, and a new one is added.
+A file holds the first sample of each op, or of those named after it, in one function, with
+arguments and results. When an op's version changes, the older files are kept, and a new one is
+added.
 """
 
 import sys
@@ -40,12 +41,12 @@ def golden(chosen):
     return every_op, [list(xs) for xs in given]
 
 
-def main(name):
-    fun, args = golden(rows())
+def main(name, *ops):
+    fun, args = golden([row for row in rows() if not ops or row.prim.name in ops])
     exported = export.export(fg.jit(fun), rule_order=1)(*args)
     FOLDER.mkdir(exist_ok=True)
     exported.save(FOLDER / f"{name}.fg", samples=[tuple(args)])
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])
