@@ -2,7 +2,7 @@
 
 - `arithmetic`: arithmetic: sums, products, quotients, powers, roots, and the parts of complex
   numbers
-- `bessel`: the Bessel functions of whole and real orders as ops
+- `bessel`: the Bessel functions as ops
 - `binomial`: logarithms of the beta function and of Poisson's and the binomial terms as ops
 - `compare`: comparisons, logic and the bits of integers: ops without derivatives
 - `convert`: ops that convert, choose and pass on values: casts, bitcasts, select, clamp, copies

@@ -1,14 +1,11 @@
-"""The Bessel functions of whole and real orders as ops, with derivatives in the argument."""
+"""The Bessel functions as ops, with derivatives in the argument."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from funcgrad.core.primitive import NoRule, Primitive
-from funcgrad.ops.elementwise.arithmetic import div, mul, neg, sign, sub
-from funcgrad.ops.elementwise.compare import bitwise_and, eq, lt, ne
-from funcgrad.ops.elementwise.convert import select
-from funcgrad.ops.elementwise.rounding import floor
+from funcgrad.ops.elementwise.arithmetic import mul, neg, sign, sub
 from funcgrad.ops.elementwise.special import NUMERICALLY, special
 from funcgrad.ops.families import add
 from funcgrad.ops.special_math import functions as f
@@ -78,9 +75,9 @@ bessel_jn: Primitive = special(
     f.bessel_jn,
     NO_ORDER,
     lambda g, y, n, x: _half_difference(g, bessel_jn(sub(n, 1.0), x), bessel_jn(add(n, 1.0), x)),
-    doc="""Elementwise Jₙ(x), the Bessel function of the first kind of a whole order n.
+    doc="""Elementwise Jₙ(x), the Bessel function of the first kind of a real order n.
 
-    It is NaN for orders that aren't whole or beyond ±900.
+    It is NaN for orders beyond ±900, and for negative x where the order isn't whole.
 
     >>> from funcgrad.scipy import special
     >>> print(special.jn(2, 1.0))
@@ -93,9 +90,9 @@ bessel_yn: Primitive = special(
     f.bessel_yn,
     NO_ORDER,
     lambda g, y, n, x: _half_difference(g, bessel_yn(sub(n, 1.0), x), bessel_yn(add(n, 1.0), x)),
-    doc="""Elementwise Yₙ(x), the Bessel function of the second kind of a whole order n.
+    doc="""Elementwise Yₙ(x), the Bessel function of the second kind of a real order n.
 
-    It is NaN for orders that aren't whole or beyond ±900, and for negative x.
+    It is NaN for orders beyond ±900, and for negative x.
 
     >>> from funcgrad.scipy import special
     >>> print(special.yn(2, 1.0))
@@ -105,13 +102,8 @@ bessel_yn: Primitive = special(
 
 
 def _ive_jvp(g: Any, y: Any, v: Any, x: Any) -> Any:
-    # Iᵥ' is (Iᵥ₋₁ + Iᵥ₊₁)/2, or Iᵥ₊₁ + v/x Iᵥ where v - 1 is out of the domain.
-    outside = bitwise_and(lt(v, 0.0), ne(v, floor(v)))
-    above = bessel_ive(add(v, 1.0), x)
-    below = bessel_ive(select(outside, 1.0, sub(v, 1.0)), x)
-    safe = select(eq(x, 0.0), 1.0, x)
-    slope = select(outside, add(above, mul(div(v, safe), y)), mul(add(below, above), 0.5))
-    return mul(g, sub(slope, mul(sign(x), y)))
+    both = add(bessel_ive(sub(v, 1.0), x), bessel_ive(add(v, 1.0), x))
+    return mul(g, sub(mul(both, 0.5), mul(sign(x), y)))
 
 
 bessel_ive: Primitive = special(
@@ -121,11 +113,31 @@ bessel_ive: Primitive = special(
     _ive_jvp,
     doc="""Elementwise e⁻|x| Iᵥ(x), the scaled modified Bessel function of the first kind.
 
-    The order v is above -1, or whole: it is NaN for others, and for negative x where the order
-    isn't whole.
+    It is NaN for negative x where the order v isn't whole.
 
     >>> from funcgrad.scipy import special
     >>> print(special.ive(0.5, 1.0))
     0.344951...
+    """,
+)
+
+
+def _kve_jvp(g: Any, y: Any, v: Any, x: Any) -> Any:
+    both = add(bessel_kve(sub(v, 1.0), x), bessel_kve(add(v, 1.0), x))
+    return mul(g, sub(y, mul(both, 0.5)))
+
+
+bessel_kve: Primitive = special(
+    "bessel_kve",
+    f.bessel_kve,
+    NO_ORDER,
+    _kve_jvp,
+    doc="""Elementwise eˣ Kᵥ(x), the scaled modified Bessel function of the second kind.
+
+    The order v is real. It is ∞ at 0, and NaN for negative x.
+
+    >>> from funcgrad.scipy import special
+    >>> print(special.kve(0.5, 1.0))
+    1.253314...
     """,
 )

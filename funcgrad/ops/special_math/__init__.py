@@ -4,7 +4,9 @@
 - `bessel`: the modified Bessel functions of the first kind of orders 0 and 1, plain and scaled by
   e⁻|x|
 - `bessel_iv`: the modified Bessel function of the first kind of real order, scaled by e⁻|x|
-- `bessel_jy`: the Bessel functions Jₙ and Yₙ of whole orders
+- `bessel_jy`: the Bessel functions J and Y of the orders 0 and 1
+- `bessel_real`: the Bessel functions J, Y and K of real orders
+- `bessel_debye`: modified ones of large orders
 - `beta`: the regularized incomplete beta function
 - `binomial`: logarithms of the beta function and of Poisson's and the binomial terms
 - `erf`: the error function and its relatives, and the normal distribution's

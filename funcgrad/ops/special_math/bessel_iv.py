@@ -1,58 +1,28 @@
-"""The modified Bessel function e⁻|x| Iᵥ(x) of the first kind, of real orders v > -1 and whole ones.
+"""The modified Bessel function e⁻|x| Iᵥ(x) of the first kind, of real orders.
 
-For |x| ≤ 8 it is the power series, whose terms are positive; beyond, Debye's uniform expansion in
-1/√(v² + x²) (Abramowitz and Stegun 9.7.7) for orders of 40 and more, from which the recurrence goes
-down to those below, by sums of positive terms.
+For |x| ≤ 8 it is the power series, whose terms are positive; beyond, Debye's expansion for orders
+of 40 and more, from which the recurrence goes down to those below, by sums of positive terms.
+Orders below -1 are those of the other sign and Kᵥ.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Any
 
-from funcgrad.ops.special_math.base import in_float64, polynomial
+from funcgrad.ops.special_math.base import in_float64
+from funcgrad.ops.special_math.bessel_debye import LARGE, uniform_first
+from funcgrad.ops.special_math.bessel_real import bessel_kve
 from funcgrad.ops.special_math.gamma import lgamma
 
-SERIES, LARGE = 8.0, 40
-TERMS, DEBYE = 34, 14
-
-
-@functools.cache
-def _debye() -> tuple[tuple[float, ...], ...]:
-    """The polynomials uₖ(p)/pᵏ in p² of Debye's expansion, highest power first."""
-    u = [1.0]  # by powers of p: uₖ has p^k, p^(k+2), …, p^3k
-    found = []
-    for k in range(DEBYE):
-        found.append(tuple(u[k + 2 * j] for j in range(k, -1, -1)))
-        # ½ p² (1 - p²) u' + ⅛ ∫ (1 - 5 s²) u ds
-        after = [0.0] * (len(u) + 3)
-        for i, c in enumerate(u):
-            after[i + 1] += c * i / 2 + c / (8 * (i + 1))
-            after[i + 3] -= c * i / 2 + 5 * c / (8 * (i + 3))
-        u = after
-    return tuple(found)
-
-
-def _uniform(xp: Any, v: Any, x: Any) -> Any:
-    """e⁻ˣ Iᵥ(x) of a large order v, x > 0."""
-    most = xp.maximum(v, x)
-    r = most * xp.sqrt((v / most) * (v / most) + (x / most) * (x / most))
-    square = (v / r) * (v / r)
-    total = xp.where(r == r, 0.0, r)
-    for row in reversed(_debye()):
-        total = total / r + (polynomial(row, square) if len(row) > 1 else row[0])
-    # r - v arcsinh(v/x), less x.
-    y = v / x
-    exponent = v * (v / (r + x)) - v * xp.log1p(y * (1.0 + y / (1.0 + r / x)))
-    return xp.exp(exponent) / xp.sqrt(2 * math.pi * r) * total
+SERIES, TERMS = 8.0, 34
 
 
 def _beyond(xp: Any, v: Any, x: Any) -> Any:
     """e⁻ˣ Iᵥ(x) for x ≥ SERIES and v > -1."""
     low = v < LARGE
     top = xp.where(low, v + LARGE, v)
-    above, now = _uniform(xp, top + 1.0, x), _uniform(xp, top, x)
+    above, now = uniform_first(xp, top + 1.0, x), uniform_first(xp, top, x)
     for k in range(LARGE):
         above, now = now, xp.where(low, (2.0 * (top - k) / x) * now + above, now)
     return now
@@ -73,21 +43,30 @@ def _series(xp: Any, v: Any, x: Any) -> Any:
 
 @in_float64
 def bessel_ive(xp: Any, order: Any, x: Any) -> Any:
-    """e⁻|x| Iᵥ(x); NaN for orders of -1 and less, and for negative x, unless the order is whole.
+    """e⁻|x| Iᵥ(x); NaN for negative x, unless the order is whole.
 
-    >>> bessel_ive(np, np.array([0.0, 2.5]), np.array([1.0, 30.0]))
-    array([0.46575961, 0.06579569])
+    >>> bessel_ive(np, np.array([0.0, 2.5, -1.5]), np.array([1.0, 30.0, 2.0]))
+    array([0.46575961, 0.06579569, ...])
     """
     whole, a = order == xp.floor(order), xp.abs(x)
-    v = xp.where(whole, xp.abs(order), order)
-    inside, finite = xp.where(v > -1.0, v, 0.0), xp.where(a < math.inf, a, 1.0)
+    turned = whole | (order <= -1.0)
+    v = xp.where(turned, xp.abs(order), order)
+    finite = xp.where(a < math.inf, a, 1.0)
     value = xp.where(
         a <= SERIES,
-        _series(xp, inside, xp.minimum(finite, SERIES)),
-        _beyond(xp, inside, xp.maximum(finite, SERIES)),
+        _series(xp, v, xp.minimum(finite, SERIES)),
+        _beyond(xp, v, xp.maximum(finite, SERIES)),
     )
-    value = xp.where(a == math.inf, 0.0, value)
-    value = xp.where((v > -1.0) & (a == a), value, math.nan)
+    # I₋ᵥ is Iᵥ + 2/π sin(πv) Kᵥ.
+    second = xp.where(whole | ~turned, 0.0, v)
+    nearest = xp.floor(second + 0.5)
+    sine = xp.sin(math.pi * (second - nearest))
+    sine = xp.where(nearest - 2.0 * xp.floor(0.5 * nearest) == 1.0, -sine, sine)
+    decay = xp.exp(-finite)
+    other = decay * bessel_kve(xp, second, finite) * decay
+    value = xp.where(sine == 0.0, value, value + (2 / math.pi) * sine * other)
+    value = xp.where((a == math.inf) | (v == math.inf), 0.0, value)
+    value = xp.where((a == a) & (v == v), value, math.nan)
     odd = v - 2.0 * xp.floor(0.5 * v) == 1.0
     mirrored = xp.where(whole, xp.where(odd, -value, value), math.nan)
     return xp.where(x < 0, mirrored, value)

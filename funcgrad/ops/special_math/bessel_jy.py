@@ -1,9 +1,8 @@
-"""The Bessel functions Jₙ and Yₙ of whole orders.
+"""The Bessel functions J and Y of the orders 0 and 1.
 
 Within |x| ≤ 25 Miller's recurrence runs from an order whose function vanishes down to 0, normalized
 by J₀ + 2J₂ + 2J₄ + … = 1, and Neumann's series of the same numbers gives Y (Abramowitz and Stegun
-9.1.46 and 9.1.88). Beyond, Hankel's expansions hold (9.2.5). Orders of 2 and more are found by
-recurrence: upwards where that is stable, else downwards. Errors are some ulp of √(2/πx) where
+9.1.46 and 9.1.88). Beyond, Hankel's expansions hold (9.2.5). Errors are some ulp of √(2/πx) where
 the functions oscillate.
 """
 
@@ -12,15 +11,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from funcgrad.ops.special_math.base import constant, in_float64, polynomial, while_
-from funcgrad.ops.special_math.gamma import lgamma
+from funcgrad.ops.special_math.base import constant, in_float64, polynomial
 
 EULER_GAMMA = 0.5772156649015329
 FAR = 25.0
 TOP = 68  # J of this order is 1e-22 at FAR
 TERMS = 11  # of each of Hankel's series
-SMALL = 1e-3
-MOST = 900  # orders beyond would take too many turns
 
 
 def _hankel(order: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -129,87 +125,3 @@ def bessel_y1(xp: Any, x: Any) -> Any:
     array([-0.78121282, -0.02037231])
     """
     return _second(xp, 1, x)
-
-
-def _upwards(xp: Any, order: Any, x: Any, zeroth: Any, first: Any) -> Any:
-    """The function of a whole order from those of orders 0 and 1, for x > 0."""
-
-    def step(carry: tuple) -> tuple:
-        k, before, now = carry
-        # What has become infinite stays so.
-        after = xp.where(xp.abs(now) < math.inf, (2.0 * k / x) * now - before, now)
-        return k + 1.0, now, after
-
-    start = constant(xp, x, 1.0), zeroth, first
-    out = while_(xp, lambda c: c[0] < order, step, start)[2]
-    return xp.where(order == 0, zeroth, out)
-
-
-def _downwards(xp: Any, order: Any, x: Any, zeroth: Any, first: Any) -> Any:
-    """J of a whole order above x ≥ SMALL, from those of orders 0 and 1."""
-    start = order + xp.floor(8.0 * xp.power(order, 1 / 3)) + 16.0
-    tiny = constant(xp, x, 1e-30)
-
-    def step(carry: tuple) -> tuple:
-        k, above, now, wanted = carry
-        wanted = xp.where(k == order, now, wanted)
-        below = (2.0 * k / x) * now - above
-        scale = xp.where(xp.abs(below) > 1e100, 1e-100, 1.0)
-        return k - 1.0, now * scale, below * scale, wanted * scale
-
-    init = start, tiny * 0.0, tiny, tiny * 0.0
-    _, ours1, ours0, wanted = while_(xp, lambda c: c[0] > 0.0, step, init)
-    # Matched with the larger one of what is known.
-    by_first = xp.abs(first) > xp.abs(zeroth)
-    return wanted * xp.where(by_first, first, zeroth) / xp.where(by_first, ours1, ours0)
-
-
-def _of_order(xp: Any, order: Any, x: Any, value: Any) -> Any:
-    """(-1)ⁿ for negative orders, and NaN for those that aren't whole, or too large."""
-    odd = xp.abs(order) - 2.0 * xp.floor(0.5 * xp.abs(order)) == 1.0
-    value = xp.where(odd, xp.where(order < 0, -value, value), value)
-    return xp.where(_is_known(xp, order), value, math.nan)
-
-
-def _is_known(xp: Any, order: Any) -> Any:
-    return (order == xp.floor(order)) & (xp.abs(order) <= MOST)
-
-
-@in_float64
-def bessel_jn(xp: Any, order: Any, x: Any) -> Any:
-    """Jₙ(x) of a whole order up to ±900; NaN for other orders.
-
-    >>> bessel_jn(np, np.array([2.0, -3.0]), np.array([1.0, 50.0]))
-    array([ 0.11490348, -0.0927348 ])
-    """
-    whole, a = xp.where(_is_known(xp, order), xp.abs(order), 0.0), xp.abs(x)
-    finite = xp.where(a < math.inf, a, 0.0)
-    up, small = finite >= whole, finite < SMALL
-    # Each way runs where it is wanted, and elsewhere ends at once.
-    zeroth, first = _first(xp, 0, finite), _first(xp, 1, finite)
-    upwards = _upwards(xp, xp.where(up, whole, 0.0), xp.where(finite > 0, finite, 1.0),
-                       zeroth, first)  # fmt: skip
-    down = xp.where(up, 1.0, xp.where(small, 1.0, whole))
-    downwards = _downwards(xp, down, xp.maximum(finite, SMALL), zeroth, first)
-    half = 0.5 * xp.where(small, finite, 0.0)
-    lowest = xp.power(half, whole) * xp.exp(-lgamma(xp, whole + 1.0))
-    lowest = lowest * (1.0 - half * half / (whole + 1.0))
-    value = xp.where(up, upwards, xp.where(small, lowest, downwards))
-    value = xp.where(a < math.inf, value, constant(xp, a, 0.0))
-    value = _of_order(xp, order, x, value)
-    odd = whole - 2.0 * xp.floor(0.5 * whole) == 1.0
-    return xp.where(odd, xp.where(x < 0, -value, value), value)
-
-
-@in_float64
-def bessel_yn(xp: Any, order: Any, x: Any) -> Any:
-    """Yₙ(x) of a whole order up to ±900, NaN for other orders and for negative x.
-
-    >>> bessel_yn(np, np.array([2.0, -3.0]), np.array([1.0, 50.0]))
-    array([-1.65068261, -0.06445912])
-    """
-    whole = xp.where(_is_known(xp, order), xp.abs(order), 0.0)
-    inside = xp.where(x > 0, x, 1.0)
-    value = _upwards(xp, whole, inside, _second(xp, 0, inside), _second(xp, 1, inside))
-    value = xp.where(x > 0, value, xp.where(x == 0, -math.inf, math.nan))
-    return _of_order(xp, order, x, value)

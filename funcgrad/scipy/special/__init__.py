@@ -8,7 +8,26 @@
 """
 
 from funcgrad.nn.normalize import log_softmax, logsumexp, softmax
-from funcgrad.scipy.special.bessel import bessel_jn, iv, ive, j0, j1, jn, y0, y1, yn
+from funcgrad.scipy.special.bessel import (
+    bessel_jn,
+    iv,
+    ive,
+    j0,
+    j1,
+    jn,
+    jv,
+    k0,
+    k0e,
+    k1,
+    k1e,
+    kn,
+    kv,
+    kve,
+    y0,
+    y1,
+    yn,
+    yv,
+)
 from funcgrad.scipy.special.complex_erf import erf, erfc
 from funcgrad.scipy.special.functions import (
     beta,
@@ -68,8 +87,9 @@ __all__ = [
     "bernoulli", "bessel_jn", "beta", "betainc", "betaln", "boxcox", "boxcox1p", "comb", "dawsn",
     "digamma", "entr", "erf", "erfc", "erfcinv", "erfcx", "erfinv", "exp1", "expi", "expit", "expn",
     "factorial", "fresnel", "gamma", "gammainc", "gammaincc", "gammaln", "gammasgn", "hyp1f1",
-    "hyp2f1", "i0", "i0e", "i1", "i1e", "iv", "ive", "j0", "j1", "jn", "kl_div", "log_ndtr",
-    "log_softmax", "loggamma", "logit", "logsumexp", "multigammaln", "ndtr", "ndtri", "owens_t",
-    "poch", "polygamma", "psi", "rel_entr", "rgamma", "sici", "softmax", "spence", "sph_harm_y",
-    "wofz", "xlog1py", "xlogy", "y0", "y1", "yn", "zeta",
+    "hyp2f1", "i0", "i0e", "i1", "i1e", "iv", "ive", "j0", "j1", "jn", "jv", "k0", "k0e", "k1",
+    "k1e", "kl_div", "kn", "kv", "kve", "log_ndtr", "log_softmax", "loggamma", "logit", "logsumexp",
+    "multigammaln", "ndtr", "ndtri", "owens_t", "poch", "polygamma", "psi", "rel_entr", "rgamma",
+    "sici", "softmax", "spence", "sph_harm_y", "wofz", "xlog1py", "xlogy", "y0", "y1", "yn", "yv",
+    "zeta",
 ]  # fmt: skip

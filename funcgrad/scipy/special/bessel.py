@@ -1,4 +1,4 @@
-"""Bessel functions under SciPy's names, of whole orders, and modified ones of real order."""
+"""Bessel functions under SciPy's names, of real orders, with derivatives in the argument."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from funcgrad.scipy._operands import real_operands
 
 
 def _of(name: str, op: Any, *args: Any) -> Any:
-    """An op on real arguments, of which the last one is x."""
-    names = ("n", "x") if len(args) == 2 else ("x",)
+    """An op of a real argument, or of an order and that."""
+    names = ("v", "z") if len(args) == 2 else ("x",)
     return op(*real_operands(f"special.{name}", dict(zip(names, args, strict=True))).values())
 
 
@@ -59,59 +59,134 @@ def y1(x: Any) -> Any:
     return _of("y1", bessel.bessel_y1, x)
 
 
-def jn(n: Any, x: Any) -> Any:
-    """The Bessel function of the first kind of a whole order n, which has no derivative in n.
+def jv(v: Any, z: Any) -> Any:
+    """The Bessel function of the first kind of a real order v up to ±900; `jn` is another name.
 
-    SciPy's takes any real order; here orders that aren't whole, or beyond ±900, give NaN.
-
-    >>> from funcgrad.scipy import special
-    >>> print(special.jn(2, 1.0))
-    0.11490349
-    """
-    return _of("jn", bessel.bessel_jn, n, x)
-
-
-def yn(n: Any, x: Any) -> Any:
-    """The Bessel function of the second kind of a whole order n, which has no derivative in n.
-
-    NaN for negative x, and for orders that aren't whole or beyond ±900.
+    NaN for orders beyond, and for negative z unless the order is whole. Where it oscillates, errors
+    are some ulp of √(2/πz).
 
     >>> from funcgrad.scipy import special
-    >>> print(special.yn(2, 1.0))
-    -1.6506826
+    >>> print(special.jv(0.5, 1.0))
+    0.67139...
     """
-    return _of("yn", bessel.bessel_yn, n, x)
+    return _of("jv", bessel.bessel_jn, v, z)
 
 
-def ive(v: Any, x: Any) -> Any:
-    """e⁻|x| times the modified Bessel function of the first kind of real order v.
+jn = jv
 
-    NaN for orders of -1 and less, and for negative x, unless the order is whole.
+
+def yv(v: Any, z: Any) -> Any:
+    """The Bessel function of the second kind of a real order v up to ±900; `yn` is another name.
+
+    NaN for orders beyond, and for negative z; infinite at 0, where J of the order -v isn't.
+
+    >>> from funcgrad.scipy import special
+    >>> print(special.yv(0.5, 1.0))
+    -0.43109...
+    """
+    return _of("yv", bessel.bessel_yn, v, z)
+
+
+yn = yv
+
+
+def kve(v: Any, z: Any) -> Any:
+    """eᶻ times the modified Bessel function of the second kind of real order v.
+
+    ∞ at 0, and NaN for negative z.
+
+    >>> from funcgrad.scipy import special
+    >>> print(special.kve(0.5, 1.0))
+    1.253314...
+    """
+    return _of("kve", bessel.bessel_kve, v, z)
+
+
+def kv(v: Any, z: Any) -> Any:
+    """The modified Bessel function of the second kind of real order v; `kn` is another name.
+
+    ∞ at 0, and NaN for negative z.
+
+    >>> from funcgrad.scipy import special
+    >>> print(special.kv(0.5, 1.0))
+    0.461068...
+    """
+    v, z = real_operands("special.kv", {"v": v, "z": z}).values()
+    half = fnp.exp(-0.5 * fnp.where(z < 0, 0.0, z))  # e⁻ᶻ vanishes before the function does
+    return half * bessel.bessel_kve(v, z) * half
+
+
+kn = kv
+
+
+def k0(x: Any) -> Any:
+    """The modified Bessel function of the second kind of order 0: `kv(0, x)`.
+
+    >>> from funcgrad.scipy import special
+    >>> print(special.k0(1.0))
+    0.42102...
+    """
+    return kv(0.0, x)
+
+
+def k1(x: Any) -> Any:
+    """The modified Bessel function of the second kind of order 1: `kv(1, x)`.
+
+    >>> from funcgrad.scipy import special
+    >>> print(special.k1(1.0))
+    0.60190...
+    """
+    return kv(1.0, x)
+
+
+def k0e(x: Any) -> Any:
+    """eˣ times the modified Bessel function of the second kind of order 0: `kve(0, x)`.
+
+    >>> from funcgrad.scipy import special
+    >>> print(special.k0e(1.0))
+    1.14446...
+    """
+    return kve(0.0, x)
+
+
+def k1e(x: Any) -> Any:
+    """eˣ times the modified Bessel function of the second kind of order 1: `kve(1, x)`.
+
+    >>> from funcgrad.scipy import special
+    >>> print(special.k1e(1.0))
+    1.63615...
+    """
+    return kve(1.0, x)
+
+
+def ive(v: Any, z: Any) -> Any:
+    """e⁻|z| times the modified Bessel function of the first kind of real order v.
+
+    NaN for negative z, unless the order is whole.
 
     >>> from funcgrad.scipy import special
     >>> print(special.ive(0.5, 1.0))
     0.344951...
     """
-    v, x = real_operands("special.ive", {"v": v, "x": x}).values()
-    return bessel.bessel_ive(v, x)
+    return _of("ive", bessel.bessel_ive, v, z)
 
 
-def iv(v: Any, x: Any) -> Any:
+def iv(v: Any, z: Any) -> Any:
     """The modified Bessel function of the first kind of real order v; where it is NaN, see `ive`.
 
     >>> from funcgrad.scipy import special
     >>> print(special.iv(0.5, 1.0))
     0.937674...
     """
-    v, x = real_operands("special.iv", {"v": v, "x": x}).values()
-    endless = fnp.isinf(x)
-    finite = fnp.where(endless, 0.0, x)
-    half = fnp.exp(0.5 * fnp.abs(finite))  # e^|x| itself overflows before the function does
+    v, z = real_operands("special.iv", {"v": v, "z": z}).values()
+    endless = fnp.isinf(z)
+    finite = fnp.where(endless, 0.0, z)
+    half = fnp.exp(0.5 * fnp.abs(finite))  # e^|z| itself overflows before the function does
     value = half * bessel.bessel_ive(v, finite) * half
     odd = fnp.abs(fnp.fmod(v, 2.0)) == 1.0
-    whole = v == fnp.floor(v)
-    far = fnp.where(x > 0, fnp.inf, fnp.where(whole, fnp.where(odd, -fnp.inf, fnp.inf), fnp.nan))
-    return fnp.where(endless, fnp.where(fnp.logical_or(v > -1, whole), far, fnp.nan), value)
+    below = fnp.where(v == fnp.floor(v), fnp.where(odd, -fnp.inf, fnp.inf), fnp.nan)
+    far = fnp.where(z > 0, fnp.inf, below)
+    return fnp.where(endless, fnp.where(fnp.isnan(v), v, far), value)
 
 
 def bessel_jn(z: Any, *, v: int, n_iter: int = 50) -> Any:

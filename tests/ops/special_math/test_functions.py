@@ -284,19 +284,24 @@ VALUES = {
     "bessel_y0": ([0, -0.0, -1, INF, NAN], [-INF, -INF, NAN, 0, NAN]),
     "bessel_y1": ([0, -0.0, -1, INF, NAN], [-INF, -INF, NAN, 0, NAN]),
     "bessel_jn": (
-        [0, 1, 2, -3, 3, 0.5, 901, NAN, INF, 1],
-        [0, 0, INF, 0, 0, 1, 1, 1, 1, NAN],
-        [1, 0, 0, -0.0, 0, NAN, NAN, NAN, NAN, NAN],
+        [0, 1, 2, -3, 3, 0.5, -0.5, -1.5, 0.5, 901, NAN, INF, 1],
+        [0, 0, INF, 0, 0, 0, 0, 0, -1, 1, 1, 1, NAN],
+        [1, 0, 0, -0.0, 0, 0, INF, -INF, NAN, NAN, NAN, NAN, NAN],
     ),
     "bessel_yn": (
-        [0, 1, 2, -3, 3, 0.5, 901, NAN, INF, 1],
-        [0, 0, INF, 0, -1, 1, 1, 1, 1, NAN],
-        [-INF, -INF, 0, INF, NAN, NAN, NAN, NAN, NAN, NAN],
+        [0, 1, 2, -3, 3, 0.5, -0.5, 901, NAN, INF, 1],
+        [0, 0, INF, 0, -1, 0, 0, 1, 1, 1, NAN],
+        [-INF, -INF, 0, INF, NAN, -INF, 0, NAN, NAN, NAN, NAN],
     ),
     "bessel_ive": (
         [0, 1, 2.5, -0.5, -1.5, 0.5, 1, NAN, INF, 1],
-        [0, 0, 0, 0, 1, -1, INF, 1, 1, NAN],
-        [1, 0, 0, INF, NAN, NAN, 0, NAN, 0, NAN],
+        [0, 0, 0, 0, 0, -1, INF, 1, 1, NAN],
+        [1, 0, 0, INF, -INF, NAN, 0, NAN, 0, NAN],
+    ),
+    "bessel_kve": (
+        [0, 1, -2.5, 45, 0.5, 1, NAN, INF, 1],
+        [0, 0, 0, 0, -1, INF, 1, 1, NAN],
+        [INF, INF, INF, INF, NAN, 0, NAN, INF, NAN],
     ),
     "xlogy": (
         [0, 0, 0, 0, 1, -1, NAN, 2],
@@ -407,9 +412,9 @@ class Scalars:
     """A namespace with nothing beside what a compiler of scalar programs offers."""
 
     allowed = (
-        "abs", "exp", "exp2", "expm1", "log", "log1p", "sqrt", "sin", "cos", "tan", "floor", "rint",
-        "trunc", "minimum", "maximum", "power", "sign", "isnan", "isinf", "signbit", "copysign",
-        "where",
+        "abs", "exp", "exp2", "expm1", "log", "log1p", "sqrt", "sin", "cos", "tan", "arctan",
+        "floor", "rint", "trunc", "minimum", "maximum", "power", "sign", "isnan", "isinf",
+        "signbit", "copysign", "where",
     )  # fmt: skip
 
     def __getattr__(self, name):

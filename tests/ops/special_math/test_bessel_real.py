@@ -1,4 +1,4 @@
-"""The Bessel functions of whole orders, and modified ones of real order, against mpmath."""
+"""The Bessel functions of whole and real orders against mpmath."""
 
 import mpmath
 import numpy as np
@@ -22,7 +22,7 @@ def wave_of_order(n, x):
     return wave(x) if x > abs(n) else 0
 
 
-def orders(most, n=100):
+def orders(most, n=60):
     return lambda rng, _: rng.integers(-most, most + 1, n).astype(float)
 
 
@@ -36,11 +36,17 @@ ROWS = [
         for name, reference in UNARY.items()
     ),
     *(
-        Row(name, reference, ((orders(30), uniform(0, 100, 100)), (orders(90), magnitudes(0, 3))),
-            1, 1000, wave_of_order)
+        Row(name, reference,
+            ((orders(30), uniform(0, 100, 60)), (orders(90), magnitudes(0, 3, 60)),
+             (uniform(-20, 60, 60), uniform(0, 60, 60)),
+             (uniform(-3, 3, 60), magnitudes(-3, 1, 60))),
+            2, 1000, wave_of_order)
         for name, reference in [("bessel_jn", mpmath.besselj), ("bessel_yn", mpmath.bessely)]
     ),
-    Row("bessel_jn", mpmath.besselj, ((orders(9), magnitudes(-20, 0)),), 1, 100),
+    Row("bessel_jn", mpmath.besselj, ((orders(9), magnitudes(-20, 0, 60)),), 1, 100),
+    Row("bessel_kve", lambda v, x: mpmath.besselk(v, x) * mpmath.exp(x),
+        ((uniform(-60, 90, 60), uniform(0, 50, 60)), (uniform(-9, 9, 60), magnitudes(-3, 6, 60))),
+        1, 1000),
     Row("bessel_ive", lambda v, x: mpmath.besseli(v, x) * mpmath.exp(-x),
         ((uniform(-1, 90, 100), uniform(0, 50, 100)), (uniform(-1, 9, 100), magnitudes(-3, 6))),
         1, 1000),
