@@ -94,7 +94,7 @@ def dot(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom | None:
     product = flat.add(
         product_p, [a for a, _ in sides], ShapedArray(out.shape, dtype), dimension_numbers=numbers,
         permutation=tuple(range(out.ndim)), gathers=False, exact=True, pairs=False,
-        convolution=eqn.params.get("convolution"), windows=False,
+        convolution=eqn.params.get("convolution"), windows=False, rounds="precision" in eqn.params,
     )  # fmt: skip
     return flat.convert(product, out.dtype)
 
