@@ -189,7 +189,7 @@ class GemmStep(Record):
     finish: kernels that read row t of c in turn t, and may run when its sums are whole; of the
         band of such a loop if nobody else reads c
     b_dtype: of b, if a target has products of two dtypes
-    rounds: whether operands may be rounded to TensorFloat-32 first, where hardware has that
+    tf32: whether operands may be rounded to TensorFloat-32 first, where hardware has that
     tail: what becomes of the sums, of targets that have such products
     k may be 0 (c becomes 0). c overlaps neither a nor b.
     """
@@ -213,7 +213,7 @@ class GemmStep(Record):
     windows: Windows | None = None
     finish: LoopStep | None = None
     b_dtype: np.dtype | None = None
-    rounds: bool = False
+    tf32: bool = False
     tail: Tail | None = None
 
     @property

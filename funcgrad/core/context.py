@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
+from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -31,7 +32,7 @@ _T = TypeVar("_T")
 
 _FIELDS = (
     "trace", "axes", "manual", "float_dtype", "int_dtype", "scopes", "disable_jit", "checks",
-    "communicators", "logs", "sequences", "products", "mesh", "exact", "device",
+    "communicators", "logs", "sequences", "products", "mesh", "precision", "device",
 )  # fmt: skip
 # What leaves the types of operations' results as they are.
 _NO_SETTINGS = frozenset({"trace", "scopes", "disable_jit", "logs"})
@@ -49,7 +50,7 @@ class Context:
     sequences: how attention of sequences that are cut over devices is done; "auto": as suits it
     products: how products with gathers and scatters are done; "whole": one after the other
     mesh: what specs are of that are given without one; None where none is set
-    exact: whether products that don't say how exact they are to be are as exact as can be
+    precision: how exact products are to be that don't say it; None: as is usual
     device: where arrays are made of which nothing says where; None: on the host
     types: the types of operations' results, remembered, as they depend on the settings here, and
         how they are evaluated
@@ -70,7 +71,7 @@ class Context:
     sequences: str
     products: str
     mesh: Mesh | None
-    exact: bool
+    precision: Enum | None
     device: Device | None
     types: dict[tuple, Any]
     _static_key: tuple | None
@@ -79,7 +80,8 @@ class Context:
         self, trace: Trace, axes: dict[AxisName, int], manual: tuple[str, ...],
         float_dtype: np.dtype, int_dtype: np.dtype, scopes: tuple[str, ...], disable_jit: bool,
         checks: Checks | None, communicators: Communicators | None, logs: frozenset[str],
-        sequences: str, products: str, mesh: Mesh | None, exact: bool, device: Device | None,
+        sequences: str, products: str, mesh: Mesh | None, precision: Enum | None,
+        device: Device | None,
     ):  # fmt: skip
         self.trace = trace
         self.axes = axes
@@ -94,7 +96,7 @@ class Context:
         self.sequences = sequences
         self.products = products
         self.mesh = mesh
-        self.exact = exact
+        self.precision = precision
         self.device = device
         self.types = {}
         self._static_key = None
@@ -110,7 +112,7 @@ class Context:
         """A copy under another trace: the change that every transform makes at every op."""
         new = Context(trace, self.axes, self.manual, self.float_dtype, self.int_dtype, self.scopes,
                       self.disable_jit, self.checks, self.communicators, self.logs,
-                      self.sequences, self.products, self.mesh, self.exact,
+                      self.sequences, self.products, self.mesh, self.precision,
                       self.device)  # fmt: skip
         new.types, new._static_key = self.types, self._static_key
         return new
@@ -159,7 +161,7 @@ class Context:
             key = self._static_key = (
                 tuple(self.axes.items()), self.manual, self.float_dtype, self.int_dtype,
                 self.checks and self.checks.of_programs(), self.sequences, self.products,
-                self.mesh, self.exact,
+                self.mesh, self.precision,
             )  # fmt: skip
         return key
 
@@ -167,7 +169,7 @@ class Context:
 # core.array completes the root with the trace that evaluates.
 ROOT = Context(
     None, {}, (), np.dtype("float32"), np.dtype("int32"), (), False, None, None,  # type: ignore[arg-type]
-    frozenset(), "auto", "whole", None, False, None,
+    frozenset(), "auto", "whole", None, None, None,
 )  # fmt: skip
 variable: ContextVar[Context] = ContextVar("funcgrad", default=ROOT)
 current = variable.get

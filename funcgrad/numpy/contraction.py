@@ -27,6 +27,7 @@ from funcgrad.numpy.elementwise.functions import conjugate
 from funcgrad.numpy.reductions.reductions import sum as sum_over
 from funcgrad.ops.base import full, move_axis, transpose_p
 from funcgrad.ops.contract import dot_general_p
+from funcgrad.ops.precision import rounding
 from funcgrad.ops.shape import concatenate, expand_dims, reshape, squeeze
 from funcgrad.ops.sharding import cut_as_said
 from funcgrad.transforms.recorded import recorded
@@ -36,14 +37,16 @@ _MATRICES = ((1,), (0,)), ((), ())
 
 
 def _contract(
-    a: Any, b: Any, contracting: tuple[_Axes, _Axes], batch: tuple[_Axes, _Axes], dtype: Any
-) -> Any:
+    a: Any, b: Any, contracting: tuple[_Axes, _Axes], batch: tuple[_Axes, _Axes], dtype: Any,
+    precision: Any,
+) -> Any:  # fmt: skip
     preferred = None if dtype is None else dtype_or(dtype, a.dtype)
     return dot_general_p.bind(
         a,
         b,
         dimension_numbers=(tuple(map(tuple, contracting)), tuple(map(tuple, batch))),
         preferred_element_type=preferred,
+        **rounding("matmul", precision),
     )
 
 
@@ -78,8 +81,9 @@ def matmul(
         preferred = preferred_element_type
         preferred = None if preferred is None else dtype_or(preferred, a.dtype)
         out = dot_general_p.bind(
-            a, b, dimension_numbers=_MATRICES, preferred_element_type=preferred
-        )
+            a, b, dimension_numbers=_MATRICES, preferred_element_type=preferred,
+            **rounding("matmul", precision),
+        )  # fmt: skip
         return cut_as_said(out, out_sharding)
     row, column = a.ndim == 1, b.ndim == 1
     inner = a.shape[-1], b.shape[0 if column else -2]
@@ -90,11 +94,13 @@ def matmul(
         )
     lead_a, lead_b = a.shape[: -1 if row else -2], b.shape[: -1 if column else -2]
     broadcast_shapes("matmul", lead_a, lead_b)
-    out = _batched_product(a, b, lead_a, lead_b, preferred_element_type)
+    out = _batched_product(a, b, lead_a, lead_b, preferred_element_type, precision)
     return cut_as_said(out, out_sharding)
 
 
-def _batched_product(a: Any, b: Any, lead_a: tuple, lead_b: tuple, dtype: Any) -> Any:
+def _batched_product(
+    a: Any, b: Any, lead_a: tuple, lead_b: tuple, dtype: Any, precision: Any
+) -> Any:
     """A matrix product whose leading axes broadcast without being repeated in memory.
 
     An axis that one operand lacks, or has in size 1, is a free axis of the other; a permutation
@@ -110,7 +116,7 @@ def _batched_product(a: Any, b: Any, lead_a: tuple, lead_b: tuple, dtype: Any) -
     a = reshape(a, (*(sizes_a[i] for i in in_a), *rows, a.shape[-1]))
     b = reshape(b, (*(sizes_b[i] for i in in_b), a.shape[-1], *columns))
     batch = [in_a.index(i) for i in both], [in_b.index(i) for i in both]
-    out = _contract(a, b, ((a.ndim - 1,), (len(in_b),)), batch, dtype)
+    out = _contract(a, b, ((a.ndim - 1,), (len(in_b),)), batch, dtype, precision)
     matrix = ["row"] * len(rows), ["column"] * len(columns)
     made = [*both, *only_a, *matrix[0], *only_b, *matrix[1]]
     wanted = [*range(n), *matrix[0], *matrix[1]]
@@ -139,7 +145,7 @@ def vecdot(
     if x1.shape[-1] != x2.shape[-1]:
         raise ShapeError(f"vecdot: axis {axis} of x1 {x1.aval} and x2 {x2.aval} differ in size")
     row, column = expand_dims(conjugate(x1), (-2,)), expand_dims(x2, (-1,))
-    out = matmul(row, column, preferred_element_type=preferred_element_type)
+    out = matmul(row, column, precision=precision, preferred_element_type=preferred_element_type)
     return squeeze(out, (-2, -1))
 
 
@@ -188,7 +194,7 @@ def dot(
         return cut_as_said(multiply(a, b), out_sharding)
     over = a.ndim - 1, max(0, b.ndim - 2)
     _check_pairs("dot", a, b, over[:1], over[1:])
-    out = _contract(a, b, (over[:1], over[1:]), ((), ()), preferred_element_type)
+    out = _contract(a, b, (over[:1], over[1:]), ((), ()), preferred_element_type, precision)
     return cut_as_said(out, out_sharding)
 
 
@@ -209,7 +215,7 @@ def vdot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any =
     """
     a, b = promote("vdot", a, b)
     a, b = reshape(conjugate(a), (-1,)), reshape(b, (-1,))
-    return dot(a, b, preferred_element_type=preferred_element_type)
+    return dot(a, b, precision=precision, preferred_element_type=preferred_element_type)
 
 
 def inner(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
@@ -221,7 +227,9 @@ def inner(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any 
     a, b = promote("inner", a, b)
     if not a.ndim or not b.ndim:
         return multiply(a, b)
-    return tensordot(a, b, ((-1,), (-1,)), preferred_element_type=preferred_element_type)
+    return tensordot(
+        a, b, ((-1,), (-1,)), precision=precision, preferred_element_type=preferred_element_type
+    )
 
 
 def outer(a: Any, b: Any, out: None = None) -> Any:
@@ -268,7 +276,7 @@ def tensordot(
     in_a = canonical_axes("tensordot", pair[0], a.ndim)
     in_b = canonical_axes("tensordot", pair[1], b.ndim)
     _check_pairs("tensordot", a, b, in_a, in_b)
-    out = _contract(a, b, (in_a, in_b), ((), ()), preferred_element_type)
+    out = _contract(a, b, (in_a, in_b), ((), ()), preferred_element_type, precision)
     return cut_as_said(out, out_sharding)
 
 

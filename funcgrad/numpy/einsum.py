@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import string
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from funcgrad import dtypes
+from funcgrad.core.context import scoped
 from funcgrad.errors import ShapeError, within
 from funcgrad.numpy._util import as_array, broadcast_to, convert, promote
 from funcgrad.numpy.creation.diagonals import diagonal
@@ -22,6 +24,7 @@ from funcgrad.ops.base import sum_p
 from funcgrad.ops.contract import dot_general_p
 from funcgrad.ops.elementwise.arithmetic import mul
 from funcgrad.ops.elementwise.compare import bitwise_and
+from funcgrad.ops.precision import rounding, said
 from funcgrad.ops.reduce import or_p
 from funcgrad.ops.sharding import cut_as_said
 
@@ -60,6 +63,14 @@ def einsum(
     """
     if out is not None:
         raise NotImplementedError("einsum: arrays are immutable, so there is no out=")
+    scope = nullcontext() if precision is None else scoped(precision=said("einsum", precision))
+    with scope:
+        return _einsum(subscripts, operands, optimize, preferred_element_type, out_sharding)
+
+
+def _einsum(
+    subscripts: Any, operands: tuple, optimize: Any, preferred_element_type: Any, out_sharding: Any
+) -> Any:
     arrays, inputs, output = _parse(subscripts, operands)
     parts = promote("einsum", *arrays)
     if preferred_element_type is not None:
@@ -271,7 +282,9 @@ def _pair(a: Term, b: Term, kept: set[str], output: Labels) -> Term:
         (tuple(left.index(c) for c in names), tuple(right.index(c) for c in names))
         for names in (contracted, batch)
     )
-    out = dot_general_p.bind(x, y, dimension_numbers=numbers, preferred_element_type=None)
+    out = dot_general_p.bind(
+        x, y, dimension_numbers=numbers, preferred_element_type=None, **rounding("einsum", None)
+    )
     return out, (*batch, *free(left), *free(right))
 
 

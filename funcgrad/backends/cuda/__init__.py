@@ -32,7 +32,7 @@ Running them:
 - `device`: the driver's library by ctypes
 - `pool`: a device's memory
 - `cubins`: kernels assembled, kept on disk, loaded
-- `gpu`: a device as programs use it
+- `gpu`: devices as programs use them
 - `memory`: arrays on a GPU
 - `interchange`: their memory for other libraries
 - `host`: a program's native function

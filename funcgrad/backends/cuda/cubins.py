@@ -54,6 +54,6 @@ def _images(launches: Sequence[Launch], driver: Driver) -> Iterable[tuple[str, b
 
 
 def _unload(driver: Driver, modules: Sequence[int]) -> None:
-    driver.enter()
-    for module in modules:
-        driver.unload(module)
+    with driver.inside():
+        for module in modules:
+            driver.unload(module)

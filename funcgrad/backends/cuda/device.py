@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import ctypes
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
 from weakref import finalize
 
@@ -88,6 +89,17 @@ class Driver:
     def enter(self) -> None:
         """Let the calling thread use this device."""
         self.call("cuCtxSetCurrent", self._context)
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """A block in which the calling thread uses this device, for what may run within another
+        device's work: finalizers."""
+        before = c_void_p()
+        self.call("cuCtxPushCurrent_v2", self._context)
+        try:
+            yield
+        finally:
+            self.call("cuCtxPopCurrent_v2", byref(before))
 
     def call(self, name: str, *args: object) -> None:
         """Call a function of the driver.

@@ -16,7 +16,8 @@ import numpy as np
 
 from funcgrad.backends.cuda.device import CudaError, OutOfDeviceMemory, missing
 from funcgrad.backends.cuda.executable import SimulatedProgram
-from funcgrad.backends.cuda.gpu import Gpu, first
+from funcgrad.backends.cuda.gpu import Gpu
+from funcgrad.backends.cuda.gpu import gpu as find_gpu
 from funcgrad.backends.cuda.graphs import Graphs
 from funcgrad.backends.cuda.loaded import Loaded
 from funcgrad.backends.cuda.machine import CUDA
@@ -51,6 +52,7 @@ class DeviceProgram(SimulatedProgram):
             program, communicators, is_call=lambda s: has_library and bool(products(s))
         )
         self.gpu, self.replays = gpu, replays
+        self._elsewhere: dict[Gpu, DeviceProgram] = {}
         # A product's descriptor, and a graph's memory, are one call's at a time.
         self._lock = threading.RLock()
         if communicators is not None or not self.program.comms:
@@ -79,12 +81,24 @@ class DeviceProgram(SimulatedProgram):
         return results if stay else [y.get() for y in results]
 
     def on_device(self, values: Sequence[Any]) -> list[DeviceBuffer]:
-        """The results, which stay there; the device may still work on them."""
+        """The results, which stay there; the device may still work on them. Buffers are all on one
+        GPU, on which the program runs."""
+        gpu = next((v.gpu for v in values if type(v) is DeviceBuffer), self.gpu)
+        if gpu is not self.gpu:
+            return self.on(gpu).on_device(values)
         self.gpu.driver.enter()
         try:
             return self._run(values)
         except OutOfDeviceMemory as error:
             raise OutOfDeviceMemory(self._too_large(str(error))) from None
+
+    def on(self, gpu: Gpu) -> DeviceProgram:
+        """The program on another GPU, loaded there when it is first wanted."""
+        with self._lock:
+            if gpu not in self._elsewhere:
+                made = DeviceProgram(self.program, gpu, self.communicators, self.replays)
+                self._elsewhere[gpu] = made
+            return self._elsewhere[gpu]
 
     def _run(self, values: Sequence[Any]) -> list[DeviceBuffer]:
         p = self.program
@@ -151,7 +165,7 @@ class CudaBackend:
             return self._find()
         if lacks := missing():
             raise CudaError(f"backend 'cuda': {lacks}")
-        return first()
+        return find_gpu()
 
     def compile(self, jaxpr: Jaxpr, donated: Sequence[bool], name: str) -> DeviceProgram:
         """The program for a GPU."""

@@ -54,9 +54,9 @@ class Gpu:
 
 
 @cache
-def first() -> Gpu:
-    """This machine's first GPU, which arrays and programs share.
+def gpu(number: int = 0) -> Gpu:
+    """A GPU of this machine, which arrays and programs share.
 
     Raises CudaError, which says what is missing, if there is none.
     """
-    return Gpu(Driver(), cublaslt.found(), library.found())
+    return Gpu(Driver(number), cublaslt.found(), library.found())

@@ -125,5 +125,5 @@ class _Executable:
 
 
 def _destroy(driver: Driver, handle: c_void_p) -> None:
-    driver.enter()
-    driver.call("cuGraphExecDestroy", handle)
+    with driver.inside():
+        driver.call("cuGraphExecDestroy", handle)

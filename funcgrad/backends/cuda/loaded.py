@@ -168,5 +168,5 @@ class _Flag:
 
 
 def _free(driver: Driver, place: c_void_p) -> None:
-    driver.enter()
-    driver.call("cuMemFreeHost", place)
+    with driver.inside():
+        driver.call("cuMemFreeHost", place)

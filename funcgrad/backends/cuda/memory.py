@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from funcgrad.backends.cuda.device import CudaError, count, missing
-from funcgrad.backends.cuda.gpu import Gpu, first
+from funcgrad.backends.cuda.gpu import Gpu, gpu
 from funcgrad.backends.cuda.interchange import CUDA, capsule, imported
 from funcgrad.backends.cuda.pool import Block, Foreign
 from funcgrad.backends.late import Late
@@ -110,11 +110,14 @@ class DeviceBuffer:
 
 
 class CudaMemory(Memory):
-    """The memory of this machine's first GPU."""
+    """The memory of this machine's GPUs.
+
+    find: gives one, by its number, when it is first wanted
+    """
 
     kind, buffer, backends, dlpack = "cuda", DeviceBuffer, ("cuda",), CUDA
 
-    def __init__(self, find: Callable[[], Gpu] = first):
+    def __init__(self, find: Callable[[int], Gpu] = gpu):
         self.find = find
         self._operations: dict[Gpu, Operations] = {}
 
@@ -122,33 +125,25 @@ class CudaMemory(Memory):
         return Device(buffer.gpu.driver.number, kind="cuda")
 
     def put(self, value: np.ndarray | DeviceBuffer, device: Device) -> DeviceBuffer:
-        if device.id:
-            raise CudaError(f"device_put: {device}: programs run on the first GPU alone so far")
-        gpu = self.find()
-        gpu.driver.enter()
-        held = value.get() if isinstance(value, DeviceBuffer) else value
-        return DeviceBuffer.of(gpu, held)
+        there = self.find(device.id)
+        held = value.get() if isinstance(value, DeviceBuffer) else value  # by way of the host
+        there.driver.enter()
+        return DeviceBuffer.of(there, held)
 
     def shared(self, value: Any) -> DeviceBuffer:
-        gpu = self.find()
         _, number = value.__dlpack_device__()
-        if number != gpu.driver.number:
-            raise BufferError(
-                f"from_dlpack: the array is on GPU {number}: programs run on the first GPU alone "
-                "so far"
-            )
-        gpu.driver.enter()
-        found = imported(value.__dlpack__(stream=gpu.driver.stream.value))
-        block = Foreign(gpu.driver, found.address, found.give_back)
-        return DeviceBuffer(gpu, block, found.shape, found.dtype)
+        here = self.find(number)
+        here.driver.enter()
+        found = imported(value.__dlpack__(stream=here.driver.stream.value))
+        block = Foreign(here.driver, found.address, found.give_back)
+        return DeviceBuffer(here, block, found.shape, found.dtype)
 
     def run(
         self, prim: Primitive, values: Sequence[DeviceBuffer], params: Params, here: DeviceBuffer
     ) -> Result:
-        gpu = here.gpu
-        if gpu not in self._operations:
-            self._operations[gpu] = eager.Operations(gpu)
-        return self._operations[gpu].run(prim, values, params)
+        if here.gpu not in self._operations:
+            self._operations[here.gpu] = eager.Operations(here.gpu)
+        return self._operations[here.gpu].run(prim, values, params)
 
     def wait(self, buffer: DeviceBuffer) -> None:
         buffer.gpu.driver.enter()
@@ -167,8 +162,8 @@ def devices(process: int = 0) -> tuple[Device, ...]:
     return found
 
 
-def memory_summary() -> str:
-    """What the memory of this machine's first GPU is taken for: a line a number.
+def memory_summary(number: int = 0) -> str:
+    """What the memory of a GPU is taken for: a line a number.
 
     Raises CudaError, which says what is missing, if there is none.
 
@@ -179,7 +174,7 @@ def memory_summary() -> str:
     """
     if lacks := missing():
         raise CudaError(f"memory_summary: {lacks}")
-    sizes = first().pool.summary()
+    sizes = gpu(number).pool.summary()
     return "\n".join(
         f"{name:<10} {n:>15,}{' bytes' * (name == 'in use')}" for name, n in sizes.items()
     )

@@ -38,9 +38,9 @@ class Foreign:
 
 
 def _given_back(driver: Driver, give_back: Callable[[], None]) -> None:
-    driver.enter()
-    driver.synchronize()  # the other library's next owner may use another stream
-    give_back()
+    with driver.inside():
+        driver.synchronize()  # the other library's next owner may use another stream
+        give_back()
 
 
 class Pool:
@@ -78,10 +78,10 @@ class Pool:
         """Give what no one holds back to the driver."""
         with self._lock:
             self._collect()
-            self.driver.enter()
-            for addresses in self._free.values():
-                while addresses:
-                    self.driver.free(addresses.pop())
+            with self.driver.inside():
+                for addresses in self._free.values():
+                    while addresses:
+                        self.driver.free(addresses.pop())
             self.kept = 0
 
     def summary(self) -> dict[str, int]:
@@ -109,9 +109,9 @@ class Pool:
 
 
 def _end(driver: Driver, returned: deque[tuple[int, int]], free: dict[int, list[int]]) -> None:
-    driver.enter()
-    for address in (*(a for a, _ in returned), *(a for some in free.values() for a in some)):
-        driver.free(address)
+    with driver.inside():
+        for address in (*(a for a, _ in returned), *(a for some in free.values() for a in some)):
+            driver.free(address)
 
 
 def rounded(nbytes: int) -> int:

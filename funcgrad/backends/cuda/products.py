@@ -40,7 +40,7 @@ class Product(Record):
     """result (m, n) = first (m, k) · second (k, n), `count` times, summed in `compute`.
 
     compute: the dtype of sums: float32 for narrow floats, else that of the operands
-    rounds: whether float32 operands are rounded to TensorFloat-32
+    tf32: whether float32 operands are rounded to TensorFloat-32
     tail: what becomes of the sums; its bias runs along m, its scales are first's and second's
     """
 
@@ -52,7 +52,7 @@ class Product(Record):
     first: Operand
     second: Operand
     result: Operand
-    rounds: bool = False
+    tf32: bool = False
     tail: Tail = _NONE
 
     @property
@@ -61,7 +61,7 @@ class Product(Record):
         operands = (self.first, self.second, self.result)
         layouts = tuple((x.dtype, x.leading, x.batch, x.turned) for x in operands)
         sizes = (self.m, self.n, self.k, self.count)
-        how = (self.compute, self.rounds, self.tail.activation, *self.attributes)
+        how = (self.compute, self.tf32, self.tail.activation, *self.attributes)
         return (*sizes, *how, *layouts, *self.alignments)
 
     @property
@@ -111,7 +111,7 @@ def products(s: GemmStep) -> list[Product] | None:
     tail, swapped = s.tail or _NONE, c[1]
     if swapped:
         tail = replace(tail, scales=tail.scales[::-1])
-    whole = Product(compute, m, n, s.k, inner[0], first, second, result, s.rounds, tail)
+    whole = Product(compute, m, n, s.k, inner[0], first, second, result, s.tf32, tail)
     if {s.dtype, kinds[1]} & set(EIGHTS) and not _is_eights(whole):
         return None
     return [_moved(whole, at, swapped) for at in _places(outer)]

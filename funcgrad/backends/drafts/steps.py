@@ -69,7 +69,9 @@ def _product(
     shape = gemms.gemm_shape(eqn, operands, strides, d.target.limits, joins)
     if shape is None:
         return None
-    dtype, out = eqn.ins[0].aval.dtype, eqn.outs[0].aval.dtype
+    dtype, other, out = (v.aval.dtype for v in (*eqn.ins, *eqn.outs))
+    if shape.swapped:
+        dtype, other = other, dtype
     if eqn.params["pairs"]:
         out = dtypes.to_complex(dtype)
     (a, va, _), (b, vb, _) = sides[::-1] if shape.swapped else sides
@@ -84,7 +86,9 @@ def _product(
     a_strides, b_strides, c_strides = shape.strides
     step = GemmStep(kind, out, shape.m, shape.n, shape.k, nowhere, nowhere, nowhere, a_strides,
                     b_strides, c_strides, shape.batch, shape.axes, frame,
-                    eqn.params["exact"], shape.convolution, shape.windows)  # fmt: skip
+                    eqn.params["exact"], shape.convolution, shape.windows,
+                    b_dtype=None if other == dtype else other,
+                    tf32=eqn.params.get("tf32", False))  # fmt: skip
     return step, [a, b], offsets
 
 

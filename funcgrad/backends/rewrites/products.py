@@ -96,6 +96,7 @@ def dot(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom | None:
         product_p, [a for a, _ in sides], ShapedArray(out.shape, dtype), dimension_numbers=numbers,
         permutation=tuple(range(out.ndim)), gathers=False, exact=True, pairs=False,
         convolution=eqn.params.get("convolution"), windows=False, rounded=rounded,
+        tf32="precision" in eqn.params,
     )  # fmt: skip
     return flat.convert(product, out.dtype)
 

@@ -29,7 +29,7 @@ static CUcontext current;
 static graph_t *capture;
 static CUstream captured;  // the stream that is
 static int streams;
-static struct { uintptr_t at; size_t size; } blocks[MOST];
+static struct { uintptr_t at; size_t size; CUcontext of; } blocks[MOST];
 static int (*start)(const char *, unsigned, unsigned, void **);
 
 void fake_set(int v, int n, size_t bytes) {
@@ -48,7 +48,8 @@ int fake_contexts(void) { return contexts; }
 
 static int holds(uintptr_t at, size_t n) {
   for (int i = 0; i < MOST; i++)
-    if (blocks[i].at && blocks[i].at <= at && at + n <= blocks[i].at + blocks[i].size) return 1;
+    if (blocks[i].at && blocks[i].of == current && blocks[i].at <= at &&
+        at + n <= blocks[i].at + blocks[i].size) return 1;
   return 0;
 }
 static int is_stream(CUstream s) { return s == (void *)0x57 || (streams && s == (void *)0x58); }
@@ -79,12 +80,26 @@ CUresult cuDeviceGetAttribute(int *v, int which, CUdevice d) {
   return OK;
 }
 CUresult cuDevicePrimaryCtxRetain(CUcontext *c, CUdevice d) {
-  *c = (void *)0xC0;
+  *c = (void *)(uintptr_t)(0xC0 + d);
   contexts++;
   return OK;
 }
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice d) { contexts--; return OK; }
 CUresult cuCtxSetCurrent(CUcontext c) { current = c; return OK; }
+static CUcontext pushed[8];
+static int depth;
+CUresult cuCtxPushCurrent_v2(CUcontext c) {
+  if (depth == 8) return INVALID_VALUE;
+  pushed[depth++] = current;
+  current = c;
+  return OK;
+}
+CUresult cuCtxPopCurrent_v2(CUcontext *c) {
+  if (!depth) return INVALID_CONTEXT;
+  *c = current;
+  current = pushed[--depth];
+  return OK;
+}
 CUresult cuGetErrorName(CUresult e, const char **name) {
   *name = e == OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY"
         : e == LAUNCH_FAILED ? "CUDA_ERROR_LAUNCH_FAILED"
@@ -119,7 +134,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *p, size_t n) {
   *p = (CUdeviceptr)aligned_alloc(256, (n + 255) / 256 * 256);
   memset((void *)*p, 0xFF, n);
   for (int i = 0; i < MOST; i++)
-    if (!blocks[i].at) { blocks[i].at = *p; blocks[i].size = n; break; }
+    if (!blocks[i].at) { blocks[i].at = *p; blocks[i].size = n; blocks[i].of = current; break; }
   used += n;
   live++;
   return OK;
@@ -127,7 +142,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *p, size_t n) {
 CUresult cuMemFree_v2(CUdeviceptr p) {
   if (!current) return INVALID_CONTEXT;
   for (int i = 0; i < MOST; i++)
-    if (blocks[i].at == p) {
+    if (blocks[i].at == p && blocks[i].of == current) {
       used -= blocks[i].size;
       blocks[i].at = 0;
       free((void *)p);

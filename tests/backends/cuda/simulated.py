@@ -22,7 +22,7 @@ def program_of(f, *args, donated=None):
     """A function's program for a GPU."""
     jaxpr = simplify(fg.make_jaxpr(f)(*args).jaxpr)
     given = donated or [False] * len(jaxpr.ins)
-    return plan(jaxpr, given, f.__name__, CUDA)
+    return plan(jaxpr, given, getattr(f, "__name__", "f"), CUDA)
 
 
 def planned(f, *args, seed=0, donated=None, **more):

@@ -1,11 +1,14 @@
 """cuBLASLt's calls on a stand-in of its signatures: layouts, alignments, errors."""
 
 import ctypes
+from functools import partial
 
 import numpy as np
 import pytest
 
+import funcgrad as fg
 import funcgrad.numpy as fnp
+from funcgrad import lax
 from funcgrad.backends.cuda import cublaslt
 from funcgrad.backends.cuda.device import CudaError
 from funcgrad.backends.cuda.products import Operand, Product
@@ -31,6 +34,41 @@ def test_programs(name, dtype, fake, gpu):
     got = program([a, b])[0].astype(want.dtype)
     np.testing.assert_allclose(got, want, rtol=tolerance, atol=10 * tolerance)
     assert program.loaded.calls
+
+
+def rounded(x):
+    """float32 as TensorFloat-32: 10 bits behind the first one."""
+    bits = x.view(np.uint32)
+    return ((bits + 0xFFF + ((bits >> 13) & 1)) & ~np.uint32(0x1FFF)).view(np.float32)
+
+
+def test_tensor_float_where_it_is_asked_for(fake, gpu):
+    a, b = numbers(16, 32), numbers(32, 8)
+
+    def default(a, b):
+        with fg.default_matmul_precision("tensorfloat32"):
+            return a @ b
+
+    def gradient(a, b):
+        return fg.grad(lambda a: fnp.matmul(a, b, precision="high").sum())(a)
+
+    for f in (
+        default,
+        lambda a, b: lax.dot(a, b, precision=lax.Precision.HIGH),
+        lambda a, b: fnp.einsum("ij,jk->ik", a, b, precision="tensorfloat32"),
+        lambda a, b: fg.vmap(partial(fnp.dot, precision="high"), (0, None))(a[None], b)[0],
+    ):
+        got = on_fake(f, fake, gpu, a, b)([a, b])[0]
+        np.testing.assert_allclose(got, rounded(a) @ rounded(b), rtol=1e-5, atol=1e-5)
+        assert abs(got - a @ b).max() > 1e-4
+    found = on_fake(gradient, fake, gpu, a, b)([a, b])[0]
+    np.testing.assert_allclose(found, np.ones((16, 8)) @ rounded(b).T, rtol=1e-5, atol=1e-5)
+    for how in (None, "highest", "default", ("high", "highest")):
+        got = on_fake(partial(fnp.matmul, precision=how), fake, gpu, a, b)([a, b])[0]
+        np.testing.assert_allclose(got, a @ b, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(fnp.matmul(a, b, precision="high"), fnp.matmul(a, b))
+    with pytest.raises(ValueError, match="matmul: precision must be None, .* got 'exact'"):
+        fnp.matmul(a, b, precision="exact")
 
 
 def product(dtype="float32", m=6, n=4, k=5):

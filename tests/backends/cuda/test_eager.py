@@ -24,7 +24,7 @@ def made(monkeypatch, fake, gpu):
     """The names of the programs that are made during a test, on the stand-in."""
     for module, name in ((buffers, "_by_type"), (buffers, "_by_kind"), (backend, "_BACKENDS")):
         monkeypatch.setattr(module, name, dict(getattr(module, name)))
-    there = memory.CudaMemory(lambda: gpu)
+    there = memory.CudaMemory(lambda number: gpu)
     buffers.register_memory(there)
     backend._BACKENDS["cuda"] = lambda: CudaBackend(lambda: gpu)
     names, starts = [], []

@@ -24,7 +24,7 @@ def there(monkeypatch, fake, gpu):
     """A memory and a backend of the stand-in, during a test."""
     for module, name in ((buffers, "_by_type"), (buffers, "_by_kind"), (backend, "_BACKENDS")):
         monkeypatch.setattr(module, name, dict(getattr(module, name)))
-    buffers.register_memory(memory.CudaMemory(lambda: gpu))
+    buffers.register_memory(memory.CudaMemory(lambda number: gpu))
     backend._BACKENDS["cuda"] = lambda: CudaBackend(lambda: gpu)
     yield fake
     gc.collect()
@@ -35,8 +35,6 @@ def test_there_and_back(there):
     assert x.device == HERE
     np.testing.assert_array_equal(x, numbers(3, 5))
     np.testing.assert_array_equal(fg.device_put(x, Device(0)), numbers(3, 5))
-    with pytest.raises(CudaError, match="device_put: Device.id=1.*first GPU alone"):
-        fg.device_put(x, Device(1, kind="cuda"))
 
 
 def test_results_stay_where_operands_are(there, gpu):
@@ -152,7 +150,6 @@ def test_memory_of_others_isnt_written_to(there, gpu):
     ({"bits": 4, "code": 0}, "code 0 with 4 bits"),
     ({"lanes": 4}, "32 bits, 4 at a time"),
     ({"strides": (ctypes.c_int64 * 2)(1, 3)}, "contiguous.*shape .3, 5. with strides .1, 3."),
-    ({"device": (2, 1)}, "the array is on GPU 1"),
 ])  # fmt: skip
 def test_arrays_that_cant_be_taken(changes, words, there, gpu):
     x = fg.device_put(numbers(3, 5), HERE)
