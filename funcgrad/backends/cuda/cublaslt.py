@@ -63,7 +63,7 @@ class Call:
         self._alpha, self._beta, self._found = (number * 2)(1), (number * 2)(), _Found()
         self._desc = _Owned(lt, "MatmulDesc")
         lt.call("cublasLtMatmulDescCreate", byref(self._desc.handle),
-                c_int(_TENSOR_FLOAT if p.rounds and p.compute == FLOAT32 else _COMPUTE[p.compute]),
+                c_int(_TENSOR_FLOAT if p.tf32 and p.compute == FLOAT32 else _COMPUTE[p.compute]),
                 c_int(_KINDS[p.compute]))  # fmt: skip
         biased = _WITH_BIAS * (p.tail.bias is not None)
         settings = {
