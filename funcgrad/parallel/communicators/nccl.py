@@ -9,10 +9,12 @@ same on all ranks.
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
+import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import byref, c_char, c_char_p, c_int, c_void_p
 from functools import cache
 from pathlib import Path
@@ -21,8 +23,10 @@ from weakref import finalize
 import numpy as np
 
 from funcgrad import dtypes
-from funcgrad.backends.cuda.device import CudaError
+from funcgrad.backends.cuda.device import CudaError, count
+from funcgrad.backends.cuda.device_program import CudaBackend
 from funcgrad.backends.cuda.gpu import Gpu
+from funcgrad.backends.cuda.gpu import gpu as find_gpu
 from funcgrad.backends.cuda.memory import DeviceBuffer
 from funcgrad.backends.llvm.native.engine import engine
 from funcgrad.backends.rewrites.exchanges import DESCRIPTOR, DTYPES, KINDS, OPS
@@ -191,6 +195,32 @@ def over(host: Communicator[np.ndarray], gpu: Gpu, nccl: Nccl | None = None) -> 
     own = nccl.unique_id() if host.rank == 0 else bytes(ID_BYTES)
     first = host.all_gather(np.frombuffer(own, np.uint8))[0]
     return NcclCommunicator(nccl, gpu, host.rank, host.size, first.tobytes())
+
+
+def on_own_gpu(
+    host: Callable[[tuple], Communicator[np.ndarray]], axes: tuple,
+    find: Callable[[int], Gpu] = find_gpu, nccl: Nccl | None = None,
+) -> tuple[CudaBackend, Callable[[tuple], NcclCommunicator]]:  # fmt: skip
+    """The backend of a rank's own GPU, and its communicators, by names of axes, as of `over`.
+
+    host: the host's communicators; axes: names of all axes. Ranks of one machine take its GPUs in
+    turn. All ranks call this together, and ask for the same communicators in the same order.
+
+    Raises CudaError if there is no GPU, or no NCCL.
+    """
+    name = hashlib.sha256(socket.gethostname().encode()).digest()
+    everyone = host(axes)
+    names = everyone.all_gather(np.frombuffer(name, np.uint8))
+    before = sum(x.tobytes() == name for x in names[: everyone.rank])
+    own = find(before % max(count(), 1))
+    library, made = nccl or Nccl(), {}
+
+    def lookup(axes: tuple) -> NcclCommunicator:
+        if axes not in made:
+            made[axes] = over(host(axes), own, library)
+        return made[axes]
+
+    return CudaBackend(lambda: own), lookup
 
 
 def identifier_by_file(path: str | Path, make: bytes | None, seconds: float = 60) -> bytes:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 
+from funcgrad.backends.late import Late
 from funcgrad.core import context
 from funcgrad.core.array import raw
 from funcgrad.core.backend import Executable
 from funcgrad.core.backend import backend as load
 from funcgrad.core.sharding import Device, Mesh, NamedSharding
+from funcgrad.core.types import AxisName
 from funcgrad.errors import ShardingError
 from funcgrad.parallel.communicators.mail import Offices
 from funcgrad.parallel.communicators.mpi import communicators
@@ -21,6 +24,15 @@ from funcgrad.parallel.programs.passes import scheduled
 from funcgrad.parallel.programs.program import SpmdProgram
 from funcgrad.parallel.runtimes.agree import check_same_program, program_text
 from funcgrad.transforms.passes.simplify import simplify
+
+nccl = Late("funcgrad.parallel.communicators.nccl")
+CUDA = "cuda"
+
+
+@cache
+def _on_own_gpu(shape: tuple[tuple[AxisName, int], ...]) -> tuple[Any, Any]:
+    """The backend of this rank's GPU, and its communicators, for all programs of meshes alike."""
+    return nccl.on_own_gpu(communicators(dict(shape)), tuple(name for name, _ in shape))
 
 
 class _WithMail:
@@ -38,7 +50,11 @@ class _WithMail:
 
 
 class Ranks:
-    """The runtime of a mesh of ranks; each keeps its own part of an array, in NumPy's memory."""
+    """The runtime of a mesh of ranks; each keeps its own part of an array, in NumPy's memory.
+
+    Programs of the backend "cuda" run on a GPU that is the rank's own, and exchange its memory by
+    NCCL; their arguments and results are copied.
+    """
 
     buffer, addressable = np.ndarray, False
 
@@ -59,8 +75,11 @@ class Ranks:
         lookup = communicators(program.mesh.shape)
         # Before anything is compiled for long: ranks that differ would wait for each other.
         check_same_program(lookup(program.mesh.axis_names), program_text(jaxpr), name)
+        backend = load(using)
+        if using == CUDA:
+            backend, lookup = _on_own_gpu(tuple(program.mesh.shape.items()))
         with context.scoped(axes=program.mesh.shape):
-            compiled = load(using).compile(jaxpr, tuple(donated), name)
+            compiled = backend.compile(jaxpr, tuple(donated), name)
         if not sends_mail(jaxpr):
             return compiled.bind(lookup)
         offices = Offices(lookup)

@@ -1,6 +1,7 @@
 """NCCL's communicators on a stand-in of its signatures, its ranks threads of this process."""
 
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,11 +14,21 @@ from funcgrad.backends.cuda.machine import CUDA
 from funcgrad.backends.cuda.memory import DeviceBuffer
 from funcgrad.backends.plan import plan
 from funcgrad.core import context
+from funcgrad.core.sharding import Device, Mesh
 from funcgrad.errors import CollectiveError, ShapeError
-from funcgrad.parallel.communicators.nccl import Nccl, NcclCommunicator, identifier_by_file, over
+from funcgrad.parallel.communicators.nccl import (
+    Nccl,
+    NcclCommunicator,
+    identifier_by_file,
+    on_own_gpu,
+    over,
+)
+from funcgrad.parallel.programs.program import SpmdProgram
+from funcgrad.parallel.runtimes import ranks
 from funcgrad.transforms.passes.simplify import simplify
 from tests.backends.cuda.simulated import numbers
 from tests.backends.cuda.stand_in import launches_of
+from tests.parallel.threads import Ranks
 
 RANKS = 3
 
@@ -139,6 +150,49 @@ def test_ranks_that_the_host_joins(gpu, library):
     np.testing.assert_array_equal(
         comm.all_reduce(DeviceBuffer.of(gpu, numbers(3))).get(), numbers(3)
     )
+
+
+def test_ranks_have_a_gpu_each(fake, gpu, library):
+    """As an MPI job's are: the host's communicators join those of the GPUs, of each axis once."""
+    host, asked, nccl = Ranks(i=2), [], Nccl(library)
+
+    def run(rank, lookup):
+        def find(number):
+            asked.append(number)
+            return gpu
+
+        backend, there = on_own_gpu(lookup, ("i",), find, nccl)
+        assert backend.gpu is gpu
+        assert there(("i",)) is there(("i",))
+        return there(("i",)).all_reduce(DeviceBuffer.of(gpu, given(rank, 5))).get()
+
+    for total in host.run(run):
+        np.testing.assert_allclose(total, given(0, 5) + given(1, 5), rtol=1e-5)
+    assert len(asked) == 2
+
+
+def test_programs_of_the_runtime_of_ranks(fake, gpu, library, monkeypatch):
+    """A job of one rank, whose program runs on its GPU and asks NCCL once for all programs."""
+    asked = []
+
+    def own(lookup, axes):
+        asked.append(axes)
+        return on_own_gpu(lookup, axes, lambda number: gpu, Nccl(library))
+
+    monkeypatch.setattr(ranks, "nccl", SimpleNamespace(on_own_gpu=own))
+    ranks._on_own_gpu.cache_clear()
+    mesh = Mesh(np.array([Device(0, kind="rank")], object), ("i",))
+    with context.scoped(axes={"i": 1}):
+        jaxpr = fg.make_jaxpr(lambda x: lax.psum(x, "i") * 2)(given(0, 5)).jaxpr
+    for _ in range(2):
+        program = SpmdProgram(jaxpr, mesh, ((None,),), ((None,),))
+        made = ranks.Ranks(mesh).compile(program, [False], "f", "cuda")
+        start = launches_of(fake, made)
+        assert not made.loaded.waits
+        np.testing.assert_array_equal(made([given(0, 5)])[0], 2 * given(0, 5))
+    assert asked == [("i",)]
+    ranks._on_own_gpu.cache_clear()
+    assert start
 
 
 def test_an_identifier_by_a_file(tmp_path):
