@@ -46,7 +46,7 @@ PATIENCE = 16  # calls by way of Python before a thread makes the native code th
 _LEVEL = 1
 # What a call depends on beside its arguments.
 _CONTEXT = ("trace", "axes", "manual", "float_dtype", "int_dtype", "disable_jit", "checks",
-            "communicators", "mesh", "exact", "device")  # fmt: skip
+            "communicators", "mesh", "precision", "device")  # fmt: skip
 _NUMBERS = {
     float: {"float32": 4, "float64": 8}, int: {"int32": 4, "int64": 8}, bool: {"bool": 1},
 }  # fmt: skip
