@@ -71,8 +71,8 @@ def exchanges():
                       in_specs=cut, out_specs=cut)  # fmt: skip
     compare("heads", heads(q), nn.dot_product_attention(q, q, q, is_causal=True))
     grid, cut = make_mesh((2, 2), ("ring", "heads")), P(None, ("ring", "heads"))
-    hybrid = partial(hybrid_attention, ring_axis="ring", head_axis="heads", is_causal=True)
-    hybrid = shard_map(lambda q: hybrid(q, q, q), mesh=grid, in_specs=cut, out_specs=cut)
+    part = partial(hybrid_attention, ring_axis="ring", head_axis="heads", is_causal=True)
+    hybrid = shard_map(lambda q: part(q, q, q), mesh=grid, in_specs=cut, out_specs=cut)
     value = lambda f: fg.jit(fg.grad(lambda q: fnp.sum(fnp.sin(f(q)))))
     dense = lambda q: nn.dot_product_attention(q, q, q, is_causal=True)
     got = reshard(value(hybrid)(q), NamedSharding(grid, P()))
