@@ -257,13 +257,13 @@ def loaded(number: int, rows: int) -> Any:
 
 def hidden(timed: Timed, rows: int = 100_000) -> Iterator[str]:
     """How much of the time to make batches passes behind steps, which leave it a processor: in a
-    thread, and in a process; and for how long batches are waited for behind a step."""
+    thread, and in a process."""
     fg.set_num_threads(max(1, fg.num_threads() - 1))
     rng = np.random.default_rng(0)
     weights = fnp.asarray(rng.standard_normal((BATCH, DIM), np.float32))
     tables = tables_of(rng, rows, DIM, NAMES[:8])
     trained = Trained(tables, loaded(0, rows), partial(sum_of_bags, weights))
-    make, waits = partial(loaded, 1, rows), []
+    make = partial(loaded, 1, rows)
 
     def one_after_the_other() -> None:
         trained.features = make()
@@ -272,19 +272,16 @@ def hidden(timed: Timed, rows: int = 100_000) -> Iterator[str]:
     def beside(pool: Executor) -> None:
         coming = pool.submit(make)
         trained()
-        started = time.perf_counter()
         trained.features = coming.result()
-        waits.append(time.perf_counter() - started)
 
     spawn = multiprocessing.get_context("spawn")
     for pool in (ThreadPoolExecutor(1), ProcessPoolExecutor(1, spawn)):
-        waits.clear()
         with pool:
             alone, both, overlapped = timed(trained, one_after_the_other, partial(beside, pool))
         loader = max(both - alone, 1e-9)
         yield (
             f"of a loader's time ({loader / alone:.2f} steps) {(both - overlapped) / loader:.0%} "
-            f"is hidden by a {type(pool).__name__}; {np.median(waits) / loader:.1%} is waited for"
+            f"is hidden by a {type(pool).__name__}"
         )
 
 
