@@ -14,10 +14,11 @@ import argparse
 import importlib
 import importlib.util
 import itertools
+import multiprocessing
 import os
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -25,7 +26,7 @@ import numpy as np
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
-from funcgrad import optim, random, recsys
+from funcgrad import optim, random, recsys, tree
 from funcgrad.recsys import models
 
 TABLES, DIM, BATCH, MOST, DENSE = 26, 64, 2048, 20, 13
@@ -248,36 +249,40 @@ def of_many_rows(timed: Timed, sizes: tuple[int, ...] = (10**4, 10**5, 10**6, 10
     return f"step by rows (a copy of the same rows), beside the first: {', '.join(parts)}"
 
 
-def hidden(timed: Timed, rows: int = 100_000) -> str:
-    """How much of the time to make batches passes behind steps, which leave it a processor."""
+def loaded(number: int, rows: int) -> Any:
+    """As long as a loader that reads and decodes: about half of a step. One batch of several."""
+    made = [batch_of(np.random.default_rng(number + i), rows, NAMES[:8]) for i in range(LOADER)]
+    return tree.map(np.asarray, made[1])
+
+
+def hidden(timed: Timed, rows: int = 100_000) -> Iterator[str]:
+    """How much of the time to make batches passes behind steps, which leave it a processor: in a
+    thread, and in a process."""
     fg.set_num_threads(max(1, fg.num_threads() - 1))
     rng = np.random.default_rng(0)
-    names = NAMES[:8]
     weights = fnp.asarray(rng.standard_normal((BATCH, DIM), np.float32))
-    trained = Trained(
-        tables_of(rng, rows, DIM, names), batch_of(np.random.default_rng(1), rows, names),
-        partial(sum_of_bags, weights),
-    )  # fmt: skip
-
-    def make() -> Any:
-        # As long as a loader that reads and decodes: most of a step.
-        return [batch_of(np.random.default_rng(i), rows, names) for i in range(LOADER)][1]
+    tables = tables_of(rng, rows, DIM, NAMES[:8])
+    trained = Trained(tables, loaded(0, rows), partial(sum_of_bags, weights))
+    make = partial(loaded, 1, rows)
 
     def one_after_the_other() -> None:
         trained.features = make()
         trained()
 
-    with ThreadPoolExecutor(1) as pool:
+    def beside(pool: Executor) -> None:
+        coming = pool.submit(make)
+        trained()
+        trained.features = coming.result()
 
-        def beside() -> None:
-            coming = pool.submit(make)
-            trained()
-            trained.features = coming.result()
-
-        a, b, c = timed(trained, one_after_the_other, beside)
-    return (
-        f"of a loader's time {(b - c) / max(b - a, 1e-9):.0%} is hidden ({(b - a) / a:.2f} steps)"
-    )
+    spawn = multiprocessing.get_context("spawn")
+    for pool in (ThreadPoolExecutor(1), ProcessPoolExecutor(1, spawn)):
+        with pool:
+            alone, both, overlapped = timed(trained, one_after_the_other, partial(beside, pool))
+        loader = max(both - alone, 1e-9)
+        yield (
+            f"of a loader's time ({loader / alone:.2f} steps) {(both - overlapped) / loader:.0%} "
+            f"is hidden by a {type(pool).__name__}"
+        )
 
 
 def main() -> None:
@@ -292,7 +297,8 @@ def main() -> None:
     print(of_many_rows(timed), flush=True)
     for line in against_torch(args.rows, timed):
         print(line, flush=True)
-    print(hidden(partial(in_turn, args.turns)), flush=True)
+    for line in hidden(partial(in_turn, args.turns)):
+        print(line, flush=True)
 
 
 if __name__ == "__main__":
