@@ -27,11 +27,11 @@ def rows():
     return list(chosen.values())
 
 
-def golden(chosen):
-    """The function of all samples, and its arguments."""
+def golden(chosen, dtype=None):
+    """The function of all samples, of a dtype or of each row's typical one, and its arguments."""
     rng = np.random.default_rng(0)
     cases = [(row, row.cases[0]) for row in chosen]
-    given = [arrays(operands(row, case, rng, typical(row))) for row, case in cases]
+    given = [arrays(operands(row, case, rng, dtype or typical(row))) for row, case in cases]
     functions = [function(row, case) for row, case in cases]
 
     def every_op(*args):

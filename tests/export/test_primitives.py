@@ -1,16 +1,24 @@
 """Every op's samples, in every dtype, through a file: the same program, and the same bits."""
 
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import funcgrad as fg
-from funcgrad import export
+from funcgrad import export, tree
 from funcgrad.errors import ExportError, FormatError
 from funcgrad.export.program.vocabulary import op_name, op_named, primitives
+from tests.export.golden_files import PYTHON, golden
 from tests.op_checks import arrays, by_dtype, function, operands, typical
 from tests.op_samples import PRIMITIVES, ROWS
 
-PYTHON = ("pure_callback", "io_callback", "debug_callback")
+ROOT = Path(__file__).parents[2]
+DTYPES = sorted({d for row in ROWS for d in row.dtypes}, key=str)
 
 
 @pytest.mark.sampled(2)
@@ -28,6 +36,40 @@ def test_loaded_programs_give_the_same_bits(row, dtype):
         for g, w in zip(loaded(*args), own(*args), strict=True):
             g, w = np.asarray(g), np.asarray(w)
             assert (g.dtype, g.shape, g.tobytes()) == (w.dtype, w.shape, w.tobytes())
+
+
+def every_op(dtype):
+    """The first samples of all ops that have a dtype, as a function and its arguments."""
+    return golden([r for r in ROWS if dtype in r.dtypes and r.prim.name not in PYTHON], dtype)
+
+
+def digests(folder):
+    """Of what the files of a folder compute op by op, by dtype."""
+    found = {}
+    for dtype in DTYPES:
+        outs = export.load(Path(folder, f"{dtype}.fg")).jaxpr(*tree.leaves(every_op(dtype)[1]))
+        found[str(dtype)] = [hashlib.sha256(np.asarray(y).tobytes()).hexdigest() for y in outs]
+    return found
+
+
+@pytest.mark.long
+def test_a_fresh_process_gives_the_same_bits(tmp_path):
+    for dtype in DTYPES:
+        fun, args = every_op(dtype)
+        export.export(fg.jit(fun), rule_order=1)(*args).save(tmp_path / f"{dtype}.fg")
+    code = (
+        "import json, sys; from tests.export.test_primitives import digests\n"
+        "print(json.dumps(digests(sys.argv[1])))"
+    )
+    run = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True,
+                         text=True, cwd=ROOT, check=False)  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    found = json.loads(run.stdout)
+    for dtype in DTYPES:
+        fun, args = every_op(dtype)
+        outs = fg.jit(fun).trace(*args).jaxpr(*tree.leaves(args))
+        own = [hashlib.sha256(np.asarray(y).tobytes()).hexdigest() for y in outs]
+        assert found[str(dtype)] == own, dtype
 
 
 @pytest.mark.parametrize("row", [r for r in ROWS if r.prim.name in PYTHON], ids=str)
