@@ -18,7 +18,7 @@ import funcgrad.numpy as fnp
 from funcgrad import lax, optim, random, tree
 from funcgrad import quantization as q
 
-STEPS, BATCH = 200, 8
+STEPS, BATCH, SEEDS = 400, 8, 3
 
 
 @pytest.fixture(scope="module")
