@@ -29,6 +29,7 @@ from funcgrad.ops.reduce import or_p
 
 GEMM_DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
 MOST_INT8 = (1 << 17) - 1
+LANES, STRIP = 16, 1024  # columns of a strip are a multiple of the first, up to the second
 
 
 def absorb_transposes(eqns: Sequence[Eqn], outs: Sequence[Atom]) -> list[Eqn]:
@@ -131,18 +132,20 @@ def _sum_of_rows(flat: Equations, eqn: Eqn, ins: list[Atom], dtype: np.dtype) ->
         if matrix.aval.ndim != 2 or tuple(axes) != (0,) or dtype == dtypes.BOOL:
             continue
         k, n = matrix.aval.shape
-        parts = (
-            row_parts(k, n, flat.limits.splits) if vector.aval.size == k and out.size == n else 1
-        )
+        width = max((d for d in range(LANES, STRIP + 1, LANES) if n % d == 0), default=n)
+        fits = vector.aval.size == k and out.size == n
+        parts = row_parts(k, width, flat.limits.splits, n // width) if fits else 1
         turned = any(e.prim is transpose_p and e.outs[0] is matrix for e in flat.eqns)
         if parts < 2 or turned:
             continue
-        shape = (parts, k // parts, n)
-        rows = flat.reshape(flat.convert(matrix, dtype), shape)
-        weights = flat.reshape(flat.convert(vector, dtype), shape[:2])
-        weights = flat.broadcast(weights, shape, (0, 1))
+        # Strips of columns, whose sums and scales a first cache holds.
+        shape = (parts, n // width, k // parts, width)
+        rows = flat.reshape(flat.convert(matrix, dtype), (parts, k // parts, n // width, width))
+        rows = flat.transpose(rows, [0, 2, 1, 3])
+        weights = flat.reshape(flat.convert(vector, dtype), (parts, k // parts))
+        weights = flat.broadcast(weights, shape, (0, 2))
         product = flat.add(mul, [weights, rows], ShapedArray(shape, dtype))
-        total = flat.reduce(sum_p, flat.reduce(sum_p, product, [1]), [0])
+        total = flat.reduce(sum_p, flat.reduce(sum_p, product, [2]), [0])
         return flat.convert(flat.reshape(total, out.shape), out.dtype)
     return None
 

@@ -24,9 +24,9 @@ def _parts(n: int, total: int, splits: Splits) -> int:
     return max((d for d in range(1, most + 1) if n % d == 0), default=1)
 
 
-def row_parts(rows: int, columns: int, splits: Splits | None) -> int:
-    """In how many equal parts to cut the rows whose columns are reduced."""
-    if splits is None or rows * columns < splits.tall or columns > splits.wide:
+def row_parts(rows: int, columns: int, splits: Splits | None, strips: int = 1) -> int:
+    """In how many equal parts to cut the rows whose columns, of so many strips, are reduced."""
+    if splits is None or rows * columns * strips < splits.tall or columns > splits.wide:
         return 1
     return max(d for d in range(1, splits.rows + 1) if rows % d == 0)
 
