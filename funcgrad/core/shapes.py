@@ -93,6 +93,21 @@ class ShapeDtypeStruct:
             sharding=cut if isinstance(cut, NamedSharding) else None,
         )
 
+    def update(self, **changed: Any) -> ShapeDtypeStruct:
+        """The same with another `shape`, `dtype`, `weak_type` or `sharding`.
+
+        >>> fg.ShapeDtypeStruct((2, 3), "float32").update(shape=(4,))
+        ShapeDtypeStruct(shape=(4,), dtype=float32)
+        """
+        fields = ("shape", "dtype", "weak_type", "sharding")
+        unknown = sorted(set(changed) - set(fields))
+        if unknown:
+            raise TypeError(
+                f"ShapeDtypeStruct.update: there is no field {unknown[0]!r}; there are "
+                + ", ".join(fields)
+            )
+        return ShapeDtypeStruct(**{name: getattr(self, name) for name in fields} | changed)
+
     shape = fact("shape", lambda self: self.aval.shape)
     dtype = fact("dtype", lambda self: self.aval.dtype)
     ndim = fact("ndim", lambda self: self.aval.ndim)

@@ -97,6 +97,9 @@ def test_shape_dtype_struct():
     assert (s.shape, s.dtype, s.ndim, s.size) == ((2, 3), np.float32, 2, 6)
     assert repr(s) == "ShapeDtypeStruct(shape=(2, 3), dtype=float32)"
     assert s == fg.ShapeDtypeStruct((2, 3), np.float32)
+    assert s.update(shape=(4,), weak_type=True) == ShapeDtypeStruct((4,), "float32", weak_type=True)
+    with pytest.raises(TypeError, match="update: there is no field 'size'; there are shape, dtype"):
+        s.update(size=3)
     weak = fg.eval_shape(lambda x: x + 1, 2.0)
     assert (weak.weak_type, s.weak_type) == (True, False)
     assert repr(weak) == "ShapeDtypeStruct(shape=(), dtype=float32, weak_type=True)"

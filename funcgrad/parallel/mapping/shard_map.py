@@ -24,6 +24,7 @@ from funcgrad.ops.collective.varying import assume_invariant_p
 from funcgrad.parallel.mapping.primitive import alone, cut_axes, inside, local_aval, shard_map_p
 from funcgrad.parallel.mapping.varying import annotate
 from funcgrad.parallel.mapping.varying_pass import listed, with_excess
+from funcgrad.parallel.partitioner.explicit import sharding_of
 from funcgrad.parallel.programs.passes import gathers_once
 from funcgrad.transforms.arguments import (
     FlatFunction,
@@ -39,7 +40,7 @@ def shard_map(
     f: Callable | None = None,
     *,
     mesh: Mesh | None = None,
-    in_specs: Any,
+    in_specs: Any = ...,
     out_specs: Any,
     axis_names: Iterable[str] | None = None,
     check_vma: bool = True,
@@ -47,8 +48,8 @@ def shard_map(
     """`f` run by each device of a mesh on its parts of the arguments.
 
     in_specs: how arguments are cut, a `PartitionSpec` or a pytree of them whose structure is a
-    prefix of the tuple of arguments; what a spec doesn't name, each device gets whole. out_specs
-    likewise: how the devices' results are put together; what a spec doesn't name must be the same
+    prefix of the tuple of arguments; what a spec doesn't name, each device gets whole. Over a mesh
+    whose axes are Explicit it may be left out: arguments' types say it. out_specs likewise: how the devices' results are put together; what a spec doesn't name must be the same
     on all devices. mesh: by default that of the context (`set_mesh`), or of the arguments.
     axis_names: the mesh axes over which f sees parts and may use collectives (all by default);
     over the others, arrays stay whole for f and the compiler cuts them. Works as a decorator, too.
@@ -85,11 +86,12 @@ def shard_map(
         check_leaves("shard_map", f, args, {})
         leaves, in_tree = tree.flatten((args, {}))
         here = mesh or context.current().mesh or _mesh_of(f, leaves)
+        given = specs if in_specs is not ... else _Specs(_inferred(f, here, args), out_specs)
         types = tuple((a.shape, a.dtype, a.weak_type) for a in avals_of(leaves))
-        key = (here, in_tree, types, context.current().static_key())
+        key = (here, in_tree, types, tuple(tree.leaves(given.ins)), context.current().static_key())
         program = programs.get(key)
         if program is None:
-            program = _trace(f, args, specs, here, names, check_vma)
+            program = _trace(f, args, given, here, names, check_vma)
             # A program that captured a tracer is good for this call only.
             if not any(isinstance(c, Tracer) for c in program.consts):
                 programs[key] = program
@@ -122,6 +124,24 @@ def _mesh_of(f: Callable, leaves: Sequence[Any]) -> Mesh:
             f"{'no mesh' if not found else 'several: ' + ', '.join(map(str, found))}"
         )
     return found.pop()
+
+
+def _inferred(f: Callable, mesh: Mesh, args: tuple) -> Any:
+    """How arguments are cut, as their types say."""
+    what = f"shard_map of {name_of(f)}"
+    if mesh.auto_axes:
+        raise ShardingError(
+            f"{what}: in_specs= is needed: it follows from the arguments over Explicit axes alone, "
+            f"and {listed(mesh.auto_axes)} of {mesh} isn't (make_mesh(..., axis_types=))"
+        )
+
+    def spec(x: Any) -> PartitionSpec:
+        found = sharding_of(x)
+        if found is None and isinstance(x, Tracer):
+            raise ShardingError(f"{what}: in_specs= is needed: how {x.aval} is cut isn't known")
+        return PartitionSpec() if found is None else found.spec
+
+    return tree.map(spec, args)
 
 
 def _call(program: _Program, operands: list, f: Callable) -> list:

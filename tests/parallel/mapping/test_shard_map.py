@@ -315,3 +315,18 @@ def test_results_that_vary_need_a_spec_that_says_so():
     raises("varies over the mesh axis 'i' and 'j'", same, P("i", "j"), P(), X, mesh=GRID)
     raises("varies over the mesh axis 'i'", lambda x: x * lax.axis_index("i"), P(), P(), X)
     raises("varies over the mesh axis 'i'", lambda x: lax.pvary(x, "i"), P(), P(), X)
+
+
+def test_specs_of_arguments_follow_from_explicit_axes():
+    mesh = fg.make_mesh((4,), "i", fg.AxisType.Explicit)
+    x = fg.device_put(fnp.arange(8.0), fg.NamedSharding(mesh, P("i")))
+    parts = shard_map(lambda x, y: fnp.full((1,), fnp.sum(x) + y.size), mesh=mesh, out_specs=P("i"))
+    wanted = [1.0 + 2, 5 + 2, 9 + 2, 13 + 2]
+    np.testing.assert_array_equal(parts(x, fnp.ones(2)), wanted)
+    np.testing.assert_array_equal(
+        parts(fg.reshard(x, fg.NamedSharding(mesh, P())), fnp.ones(2)), [30.0] * 4
+    )
+    with fg.set_mesh(mesh):
+        np.testing.assert_array_equal(fg.jit(lambda x: parts(x * 2, x))(x), [4.0, 12, 20, 28])
+    with pytest.raises(ShardingError, match="in_specs= is needed.*Explicit.*'i'"):
+        shard_map(fnp.sin, mesh=fg.make_mesh((4,), "i"), out_specs=P("i"))(x)
