@@ -423,34 +423,50 @@ def conv_general_dilated(
     """
     a, b = aval_of(lhs), aval_of(rhs)
     numbers = conv_dimension_numbers(a.shape, b.shape, dimension_numbers)
-    ones = (1,) * (a.ndim - 2)
-    name = "conv_general_dilated"
-    strides = integers(name, "window_strides", window_strides)
-    lhs_dilation = integers(name, "lhs_dilation", ones if lhs_dilation is None else lhs_dilation)
-    rhs_dilation = integers(name, "rhs_dilation", ones if rhs_dilation is None else rhs_dilation)
-    for key, values in (("window_strides", strides), ("rhs_dilation", rhs_dilation)):
-        if len(values) != len(ones):
-            raise ShapeError(f"{name}: {key} {values} needs one entry for each spatial axis of {a}")
-    if isinstance(padding, str) and any(d != 1 for d in lhs_dilation):
+    strides, holes, dilation = _steps(a, window_strides, lhs_dilation, rhs_dilation)
+    if isinstance(padding, str) and any(d != 1 for d in holes):
         raise ValueError(
-            f"{name}: padding {padding!r} is not defined with lhs_dilation {lhs_dilation}; give "
+            f"{_NAME}: padding {padding!r} is not defined with lhs_dilation {holes}; give "
             "pairs (low, high), or use conv_transpose"
         )
     kernel = _sizes(b, numbers.rhs_spec[2:])
-    reach = [dilated(k, d) for k, d in zip(kernel, rhs_dilation, strict=True)]
+    reach = [dilated(k, d) for k, d in zip(kernel, dilation, strict=True)]
     preferred = preferred_element_type
     out = conv_general_dilated_p.bind(
         lhs,
         rhs,
         window_strides=strides,
         padding=padtype_to_pads(_sizes(a, numbers.lhs_spec[2:]), reach, strides, padding),
-        lhs_dilation=lhs_dilation,
-        rhs_dilation=rhs_dilation,
+        lhs_dilation=holes,
+        rhs_dilation=dilation,
         dimension_numbers=numbers,
         feature_group_count=integer("feature_group_count", feature_group_count),
         batch_group_count=integer("batch_group_count", batch_group_count),
         preferred_element_type=None if preferred is None else dtypes.canonical(preferred),
-        exact=is_highest(name, precision),
+        exact=is_highest(_NAME, precision),
         operands=ARRAYS[:2],
     )
     return cut_as_said(out, out_sharding)
+
+
+_NAME = "conv_general_dilated"
+
+
+def _steps(
+    image: ShapedArray, strides: Sequence[int], holes: Sequence[int] | None,
+    dilation: Sequence[int] | None,
+) -> tuple[tuple[int, ...], ...]:  # fmt: skip
+    """Strides of windows, and how far apart elements of images and of kernels are, along each axis
+    of an image."""
+    ones = (1,) * (image.ndim - 2)
+    found = {
+        "window_strides": integers(_NAME, "window_strides", strides),
+        "lhs_dilation": integers(_NAME, "lhs_dilation", ones if holes is None else holes),
+        "rhs_dilation": integers(_NAME, "rhs_dilation", ones if dilation is None else dilation),
+    }
+    for key in ("window_strides", "rhs_dilation"):
+        if len(found[key]) != len(ones):
+            raise ShapeError(
+                f"{_NAME}: {key} {found[key]} needs one entry for each spatial axis of {image}"
+            )
+    return tuple(found.values())
