@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
-from weakref import WeakValueDictionary, finalize, ref
+from weakref import WeakValueDictionary, finalize
 
 from funcgrad.backends.late import Late
 from funcgrad.backends.llvm.native import objects
@@ -226,7 +226,7 @@ class Engine:
                 code = self._translated(text, links or {})
                 if code is not None:
                     library = self._library(code, level, name)
-                    self.later.add(name, partial(self._optimize, ref(library), text, links or {}))
+                    self.later.add(name, partial(self._optimize, library, text, links or {}))
                     return library
             code = code or self._made(module, level, name, links or {})
             return self._library(code, level, name)
@@ -350,15 +350,13 @@ class Engine:
         code.symbols = Turning(code.symbols)
         return code
 
-    def _optimize(self, which: Callable[[], Library | None], text: str, links: Links) -> None:
-        """Have a library that was translated go on with optimized code, while it is alive."""
-        library = which()
-        if library is not None:
-            with suppress(RuntimeError, MemoryError):  # it goes on as it is
-                better = self._made(text, library.level, library.name, links)
-                library.uses |= better.uses
-                if isinstance(better.symbols, Image):
-                    library._symbols.turn(better.symbols)
+    def _optimize(self, library: Library, text: str, links: Links) -> None:
+        """Have a library that was translated go on with optimized code."""
+        with suppress(RuntimeError, MemoryError):  # it goes on as it is
+            better = self._made(text, library.level, library.name, links)
+            library.uses |= better.uses
+            if isinstance(better.symbols, Image):
+                library._symbols.turn(better.symbols)
 
     def _compiled(self, module: Source, level: int, name: str, links: Links) -> _Code:
         self._unload()

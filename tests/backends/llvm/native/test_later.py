@@ -85,13 +85,15 @@ def test_calls_go_on_with_optimized_code_and_the_same_memory(cold, how):
     assert ctypes.c_int64.from_address(library.address("table")).value == 7
 
 
-def test_code_that_died_is_not_optimized(cold):
+def test_code_that_nobody_holds_is_kept_on_disk(cold):
     library = compiled(cold, TEXT.format(number=2), links={})
     name = library.name
     del library
-    gc.collect()
     cold.later.settle()
-    assert not objects.exists(name)
+    assert objects.exists(name)
+    gc.collect()
+    assert name not in cold._libraries
+    assert function(cold.load(name), "sum2")(4) == 10
 
 
 def test_only_what_a_library_calls_is_waited_for(cold):
