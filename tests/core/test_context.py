@@ -56,7 +56,7 @@ import numpy as np
 import funcgrad as fg, funcgrad.numpy as fnp
 from funcgrad import lax
 from funcgrad.core import context
-from funcgrad.core.context import Checks
+from funcgrad.core.checks import Checks
 
 armed = False
 
