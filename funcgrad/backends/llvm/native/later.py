@@ -25,6 +25,7 @@ def soon(task: Callable[[], Any], brief: bool = True) -> None:
 
     brief: False for code that is optimized at once
 
+    >>> from funcgrad.backends.llvm.native.engine import engine
     >>> soon(lambda: engine().compile("define i32 @five() { ret i32 5 }"))
     >>> engine().later.settle()
     """
@@ -59,6 +60,7 @@ class Later:
     def begin(self) -> None:
         """Optimize beside what the program does next.
 
+        >>> from funcgrad.backends.llvm.native.engine import engine
         >>> engine().later.begin()
         """
         if self._left:
@@ -67,6 +69,7 @@ class Later:
     def settle(self, library: Library | None = None) -> None:
         """Optimize all that is left, or what a library calls of it, and wait for who is at it.
 
+        >>> from funcgrad.backends.llvm.native.engine import engine
         >>> engine().later.settle()
         """
         if library is None:
