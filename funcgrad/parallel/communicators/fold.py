@@ -37,8 +37,9 @@ class _Kind:
         """The bits of an element in a register."""
         if self.narrow:
             return 32
-        sizes: dict[Any, int] = {ir.FloatType(): 32, ir.DoubleType(): 64}
-        return sizes.get(self.storage) or self.storage.width
+        if isinstance(self.storage, ir.IntType):
+            return self.storage.width
+        return 64 if isinstance(self.storage, ir.DoubleType) else 32
 
 
 def _kind(dtype: np.dtype) -> _Kind | None:

@@ -301,5 +301,5 @@ class _Mpi:
         for i, value in enumerate(values):
             code.store(value, code.at(words, i, I64))
         function = Record(code, CONTEXT, ctx).pointer_at(kind)
-        kind = ir.FunctionType(I32, [PTR, PTR])
-        return code.b.call(ir.Called(function, kind), [ctx, words])
+        taking = ir.FunctionType(I32, [PTR, PTR])
+        return code.b.call(ir.Called(function, taking), [ctx, words])

@@ -129,8 +129,8 @@ class Forward:
             n = (b.high - s).min(self.key_block)
             where = (b.batch, s, key_head)
             for name, packed in (("k", to.k), ("v", to.v)):
-                p = parts.pointer(code, call, name, where)
-                code.call(parts.pack_columns, packed, p, h, n, call[f"{name}_feature"],
+                place = parts.pointer(code, call, name, where)
+                code.call(parts.pack_columns, packed, place, h, n, call[f"{name}_feature"],
                           call[f"{name}_place"], steps.k)  # fmt: skip
             self._soon(code, call, b, s, after, ahead)
             # Panels are packed and written one by one: memory has the time of the others' products.

@@ -164,8 +164,8 @@ class Joint:
         parts, h, size, cols = self.parts, call["features"], self.rows.size(call), self.parts.cols
         acc, end = parts.acc, at.t + at.m
         for name, to in (("q", b.q), ("ct", b.ct)):
-            p = parts.pointer(code, call, name, (b.batch, at.t, at.head))
-            code.call(parts.pack_columns, to, p, h, at.m, call[f"{name}_feature"],
+            place = parts.pointer(code, call, name, (b.batch, at.t, at.head))
+            code.call(parts.pack_columns, to, place, h, at.m, call[f"{name}_feature"],
                       call[f"{name}_place"], self._query_step(code))  # fmt: skip
         with code.range(0, at.m * parts.lanes, parts.lanes) as i:
             parts.store(code, parts.value(-math.inf), b.tops, i)

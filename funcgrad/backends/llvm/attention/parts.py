@@ -119,7 +119,7 @@ class Attention(Functions):
         whole = b.fsub(near, magic)
         r = b.fsub(x, whole) if factor is None else self.fma(code, x, factor, b.fneg(whole))
         terms = EXP2[8 * self.width]
-        p = self.value(terms[-1])
+        p: ir.Value = self.value(terms[-1])
         for c in terms[-2::-1]:
             p = self.fma(code, p, r, self.value(c))
         power = b.bitcast(b.shl(b.bitcast(near, ints), constant(ints, bits)), self.vec)
@@ -141,7 +141,7 @@ class Attention(Functions):
         # log m = 2·artanh(t), a series in t² ≤ 0.03.
         t = b.fdiv(b.fsub(m, self.value(1.0)), b.fadd(m, self.value(1.0)))
         z, order = b.fmul(t, t), 21 if self.acc == F64 else 11
-        p = self.value(2.0 / order)
+        p: ir.Value = self.value(2.0 / order)
         for n in range(order - 2, 0, -2):
             p = self.fma(code, p, z, self.value(2.0 / n))
         total = self.fma(code, e, self.value(math.log(2.0)), b.fmul(p, t))

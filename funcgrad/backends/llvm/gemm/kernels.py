@@ -8,7 +8,7 @@ contiguous rows and columns. The others are for what a way reads by tables. All 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from funcgrad.backends.llvm.gemm.pack import BIAS, I32, Format, Tile, constant, vector_of, widen
@@ -290,7 +290,7 @@ class Kernels(Registers):
         self,
         code: Code,
         acc: list[list[Variable]],
-        masks: list[ir.Value] | list[None],
+        masks: Sequence[ir.Value | None],
         args: tuple[ir.Value, Int, Int],
     ) -> None:
         """The end of `direct` and `narrow`: sums are stored, or added."""

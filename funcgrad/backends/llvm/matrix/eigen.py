@@ -250,7 +250,7 @@ def _reflection(parts: Matrices) -> ir.Function:
     with code.range(first, wide, lanes) as c:
         size = code.intrinsic("fabs", parts.load(code, x, c, lanes))
         most.set(b.select(b.fcmp_ordered(">", size, most.get()), size, most.get()))
-    greatest = zero
+    greatest: ir.Value = zero
     for i in range(lanes):
         size = b.extract_element(most.get(), ir.Constant(I64, i))
         greatest = b.select(b.fcmp_ordered(">", size, greatest), size, greatest)
@@ -344,8 +344,8 @@ def _back(parts: Matrices) -> ir.Function:
     with code.when(code.args[1].eq(0)):
         below = n.round_up(ROWS)
         for r in range(GROUP):
-            for row in (code.i64(-1 - r), below + r):
-                place = row_of(parts, code, job, row)
+            for around in (code.i64(-1 - r), below + r):
+                place = row_of(parts, code, job, around)
                 with code.range(0, wide) as j:
                     parts.store(code, zero, place, j)
     code.ret()

@@ -8,6 +8,8 @@ product. A panel is turned: each of its columns is a row of vectors.
 
 from __future__ import annotations
 
+from typing import Any
+
 from funcgrad.backends.llvm.matrix.parts import Matrices, Piece
 from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I32, I64, PTR, Code, Int, Record, declare
@@ -32,7 +34,8 @@ def emit_lu(parts: Matrices, name: str) -> None:
         pivots = code.at(call.pointer_at("pivots"), item * k, I32)
         order = code.at(call.pointer_at("order"), item * m, I32)
         job = Record(code, _JOB, code.variable(I64, count=len(_JOB)).slot)
-        for field, value in zip(_JOB, (m, n, k, a, x, pivots, width, 0), strict=True):
+        values: tuple[Any, ...] = (m, n, k, a, x, pivots, width, 0)
+        for field, value in zip(_JOB, values, strict=True):
             job[field] = value
         parts.steps(code, step, job, count, k.ceil_div(width) + 1)
         with code.range(0, k) as j:

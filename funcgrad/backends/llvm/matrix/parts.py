@@ -85,9 +85,9 @@ class Matrices:
     ) -> ir.Value:  # fmt: skip
         """An element, or so many lanes from it on, or those of them that a mask has on."""
         place = self.at(code, pointer, index)
-        kind = ir.VectorType(self.type, lanes) if lanes else self.type
         if mask is not None:
-            return code.masked_load(place, mask, kind)
+            return code.masked_load(place, mask, ir.VectorType(self.type, lanes))
+        kind = ir.VectorType(self.type, lanes) if lanes else self.type
         return code.b.load(place, typ=kind, align=self.bytes)
 
     def store(

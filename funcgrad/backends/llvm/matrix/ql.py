@@ -200,6 +200,8 @@ def _sweep(parts: Matrices, vectors: bool) -> ir.Function:
         s.set(sine)
         following.set(here)
         if vectors:
+            assert cosines is not None
+            assert sines is not None
             for place, value in ((cosines, cosine), (sines, sine)):
                 value = value if parts.type == DOUBLE else b.fptrunc(value, parts.type)
                 parts.store(code, value, place, i)

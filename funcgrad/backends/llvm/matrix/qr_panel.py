@@ -87,7 +87,8 @@ def power(parts: Matrices, code: Code, bits: ir.Value) -> tuple[ir.Value, ir.Val
     exponent = code.intrinsic("umin", exponent, all_of(top - 1))
     forth, back = b.sub(all_of(top), exponent), b.add(exponent, all_of(1))
     result = ir.VectorType(parts.type, kind.count)
-    return tuple(b.bitcast(b.shl(e, all_of(shift)), result) for e in (forth, back))
+    near, far = (b.bitcast(b.shl(e, all_of(shift)), result) for e in (forth, back))
+    return near, far
 
 
 def _sweep(parts: Matrices) -> ir.Function:

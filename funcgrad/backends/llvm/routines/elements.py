@@ -130,8 +130,8 @@ class _Writer:
                         with some:
                             code.call(checked, *parts)
                 with one, code.range(0, n, CHUNK) as first:
-                    parts = first, (first + CHUNK).min(n), low, count, size
-                    kept = code.call(pack, positions, updates, *parts, places, values)
+                    chunk = first, (first + CHUNK).min(n), low, count, size
+                    kept = code.call(pack, positions, updates, *chunk, places, values)
                     code.call(apply, out, places, values, Int(code, kept), count)
         code.ret()
         return code.function

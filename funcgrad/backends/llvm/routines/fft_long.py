@@ -86,7 +86,8 @@ class Long:
         count = 2 if self.chirped else 0
         room = [code.call(parts.take, 2 * self.within * parts.bytes) for _ in range(count)]
 
-        def loop(task: ir.Function, count: int) -> None:
+        def loop(task: ir.Function | None, count: int) -> None:
+            assert task is not None, "ends are there where halves are"
             blocks = self._blocks(count)
             grain = max(1, _TASK * blocks // self.within)
             code.call(parts.parallel_for, task, row.pointer, blocks, grain)
@@ -116,7 +117,7 @@ class Long:
             if self.kind == "RFFT" and self.halved:
                 row["x"], row["out"] = spectrum or out, out
                 loop(ends, size // 2)
-            elif self.real and not self.halved:
+            elif spectrum is not None and not self.halved:
                 self._narrow(code, spectrum, out)
         for array in (middle, *room, *([] if spectrum is None else [spectrum])):
             code.call(parts.give, array)

@@ -76,8 +76,9 @@ class Keys(Record):
 
 def like(x: ir.Value, value: int) -> ir.Constant:
     """A constant of the type of x, in each lane of a vector."""
-    width = (x.type.element if isinstance(x.type, ir.VectorType) else x.type).width
-    value &= (1 << width) - 1
+    lane = x.type.element if isinstance(x.type, ir.VectorType) else x.type
+    assert isinstance(lane, ir.IntType), lane
+    value &= (1 << lane.width) - 1
     if isinstance(x.type, ir.VectorType):
         return ir.Constant(x.type, [value] * x.type.count)
     return ir.Constant(x.type, value)

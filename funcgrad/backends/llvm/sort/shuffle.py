@@ -233,8 +233,8 @@ class _Writer:
                 code.store(ir.Constant(_RANKS, [0xFFFFFFFF] * LANES), code.at(slots, i, I32), 4)
             code.call(self.network, slots, count)
             with code.range(0, total) as i:
-                place = zext(code, code.load(code.at(slots, i, I32), I32)) & (count - 1)
-                x = code.load(code.at(values, place, I32), I32)
+                old = zext(code, code.load(code.at(slots, i, I32), I32)) & (count - 1)
+                x = code.load(code.at(values, old, I32), I32)
                 x = x if self.kind == I32 else b.trunc(x, self.kind)
                 code.store(x, code.at(job.pointer_at("out"), begin + i, self.kind))
         code.ret()

@@ -108,9 +108,9 @@ class Placed:
         code.ret()
         return code.function
 
-    def _multiply(self, code: Code, call: Record, place: tuple, panels: tuple, c: tuple) -> None:
+    def _multiply(self, code: Code, call: Record, place: tuple, panels: tuple, to: tuple) -> None:
         """Rows [row, stop) of x with all columns, for some k."""
-        (x, pc, kl, row, stop), (w, step), (c, rs, cs, add) = place, panels, c
+        (x, pc, kl, row, stop), (w, step), (c, rs, cs, add) = place, panels, to
         tile, acc, cols, kernels = self.tile, self.fmt.acc, call["cols"], self.parts.kernels
         along = code.at(call.pointer_at("x_ks"), pc, I64)
         with code.range(row, stop, kernels.placed_rows) as i, code.range(0, cols, tile.cols) as j:

@@ -174,7 +174,9 @@ class Strips:
                 places = [2 * lane + odd for lane in range(lanes)]
                 index = ir.Constant(ir.VectorType(I32, lanes), places)
                 where = code.at(dst, i // 2 + apart * odd, acc)
-                code.store(code.b.shuffle_vector(*pair, index), where, self.fmt.acc_bytes)
+                code.store(
+                    code.b.shuffle_vector(pair[0], pair[1], index), where, self.fmt.acc_bytes
+                )
 
     def _read(self, code: Code, src: ir.Value, i: Int, count: Int) -> ir.Value:
         """A vector from element i on of so many; what is beyond isn't touched."""

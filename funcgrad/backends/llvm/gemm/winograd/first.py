@@ -251,8 +251,8 @@ class Winograd(Tiles):
             code.range(0, channels, kc) as first,
             code.range(0, cols, rows) as i,
         ):
-            panel = call["part"] * point + i // rows * call["pw_step"] + first * rows
-            panel = code.at(call.pointer_at("pw"), panel, acc)
+            at = call["part"] * point + i // rows * call["pw_step"] + first * rows
+            panel = code.at(call.pointer_at("pw"), at, acc)
             source, out = (
                 code.at(x, self.point_step(call, name) * number + row * room, acc)
                 for x, name, number, row in ((own, "channels", self.source(code, point), first),

@@ -112,8 +112,8 @@ class WinogradKernelLast(TilesLast):
         return code.function
 
     def _given_pixel(self, code: Code, call: Record, item: Int, y: Int, x: Int) -> ir.Value:
-        place = item * call["y_item"] + y * call["y_pitch"] + x * call["y_pixel"]
-        place = code.at(call.pointer_at("y"), place, self.acc)
+        index = item * call["y_item"] + y * call["y_pitch"] + x * call["y_pixel"]
+        place = code.at(call.pointer_at("y"), index, self.acc)
         return ((y < call["height"]) & (x < call["width"])).pick(place, call.pointer_at("zeros"))
 
     # ---- sums

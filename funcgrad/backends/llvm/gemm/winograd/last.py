@@ -256,8 +256,8 @@ class WinogradLast(TilesLast):
             code.range(0, channels, kc) as first,
             code.range(0, call["cols"], cols) as j,
         ):
-            panel = call["part"] * point + j // cols * call["pw_step"] + first * cols
-            panel = code.at(call.pointer_at("pw"), panel, acc)
+            at = call["part"] * point + j // cols * call["pw_step"] + first * cols
+            panel = code.at(call.pointer_at("pw"), at, acc)
             source = code.at(own, point * call["point_in"] + first, acc)
             out, left = code.at(sums, point * call["point_out"] + j, acc), call["cols"] - j
             depth = (channels - first).min(kc)

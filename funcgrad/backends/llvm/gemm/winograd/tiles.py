@@ -239,13 +239,13 @@ class Tiles(TiledWay):
         step, back = self.point_step(call, rows), top * across
         with code.range(begin, end, lanes) as tile:
             for j in range(SIDE):
-                place = [code.at(lines, kept * (SIDE * odd + j) + (tile - back), self.acc)
-                         for odd in range(2)]  # fmt: skip
-                d = [self.load(code, code.at(place[i % 2], across * (i // 2), self.acc))
+                ends = [code.at(lines, kept * (SIDE * odd + j) + (tile - back), self.acc)
+                        for odd in range(2)]  # fmt: skip
+                d = [self.load(code, code.at(ends[i % 2], across * (i // 2), self.acc))
                      for i in range(2 + 2 * reach)]  # fmt: skip
-                for i, x in enumerate(turn(code.b, d)):
+                for i, turned in enumerate(turn(code.b, d)):
                     where = code.at(to, step * (SIDE * i + j) + (tile - begin), self.acc)
-                    self.store(code, x, where)
+                    self.store(code, turned, where)
         code.ret()
         code.function.attributes.add("noinline")
         return code.function
