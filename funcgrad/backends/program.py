@@ -155,9 +155,8 @@ class Tail(Record):
     """What becomes of a product's sums before they are written, rounded to c's dtype once: times
     each of `scales`, plus the bias of its place, then the activation.
 
-    scales: numbers, float32
-    bias: an element for each of c along its axis of stride 1, of c's dtype
-    activation: "relu", "gelu" (its formula with tanh), or ""
+    scales: numbers, float32; bias: an element for each of c along its axis of stride 1, of its
+        dtype; activation: "relu", "gelu" (its formula with tanh), or ""
     """
 
     scales: tuple[Ref, ...] = ()
@@ -170,8 +169,8 @@ class Tail(Record):
         return self.scales if self.bias is None else (*self.scales, self.bias)
 
     def __str__(self) -> str:
-        words = [*(f"* {r}" for r in self.scales), *([f"+ {self.bias}"] if self.bias else [])]
-        return " ".join([*words, *([self.activation] if self.activation else [])])
+        words = [*(f"* {r}" for r in self.scales), self.bias and f"+ {self.bias}", self.activation]
+        return " ".join(w for w in words if w)
 
 
 class GemmStep(Record):
@@ -188,9 +187,8 @@ class GemmStep(Record):
     convolution, windows: if it is one, and where an operand reads windows in its images
     finish: kernels that read row t of c in turn t, and may run when its sums are whole; of the
         band of such a loop if nobody else reads c
-    b_dtype: of b, if a target has products of two dtypes
+    b_dtype: of b, if another; tail: what becomes of the sums: of targets that have such products
     rounds: whether operands may be rounded to TensorFloat-32 first, where hardware has that
-    tail: what becomes of the sums, of targets that have such products
     k may be 0 (c becomes 0). c overlaps neither a nor b.
     """
 
