@@ -152,12 +152,9 @@ class Windows(Record):
 
 
 class Tail(Record):
-    """What becomes of a product's sums before they are written, rounded to c's dtype once: times
-    each of `scales`, plus the bias of its place, then the activation.
-
-    scales: numbers, float32; bias: an element for each of c along its axis of stride 1, of its
-        dtype; activation: "relu", "gelu" (its formula with tanh), or ""
-    """
+    """What becomes of a product's sums before they are rounded to c's dtype: times each of `scales`
+    (float32), plus the bias, of c's dtype (an element for each of its axis of stride 1), then the
+    activation: "relu", "gelu" (its formula with tanh), or ""."""
 
     scales: tuple[Ref, ...] = ()
     bias: Ref | None = None
@@ -167,10 +164,6 @@ class Tail(Record):
     def refs(self) -> tuple[Ref, ...]:
         """What it reads beside the sums: the scales, and the bias."""
         return self.scales if self.bias is None else (*self.scales, self.bias)
-
-    def __str__(self) -> str:
-        words = [*(f"* {r}" for r in self.scales), self.bias and f"+ {self.bias}", self.activation]
-        return " ".join(w for w in words if w)
 
 
 class GemmStep(Record):
@@ -485,8 +478,8 @@ def _gemm_text(s: GemmStep) -> str:
     else:
         operands = f"{s.a}{list(s.a_strides)} @ {s.b}{list(s.b_strides)}"
     sizes = f"{s.m}x{s.n}x{s.k}{batch}"
-    tail = f", then {s.tail}" if s.tail else ""
-    return f"gemm {kind} {sizes}: {s.c}{list(s.c_strides)} = {operands}{of}{tail}"
+    more = () if s.tail is None else ("; then", *map(str, s.tail.refs), s.tail.activation)
+    return f"gemm {kind} {sizes}: {s.c}{list(s.c_strides)} = {operands}{of}{' '.join(more)}"
 
 
 def _attention_text(s: AttentionStep) -> str:
