@@ -22,7 +22,6 @@ Products:
 
 - `products`: as cuBLASLt's calls, which are data
 - `cublaslt`: its library by ctypes: descriptors, algorithms
-- `tails`: what follows a product, done by its call
 
 Running them:
 

@@ -84,7 +84,7 @@ CUDA = Target(
     },
     reduction=machines.reduction,
     passes=(machines.turned,),
-    grouped=function("funcgrad.backends.cuda.tails.joined"),
+    grouped=function("funcgrad.backends.cuda.kernels.tails.joined"),
     writers={
         **machines.WRITERS,
         **dict.fromkeys((scatter_p, scatter_add_p, scatter_mul_p), _scatters),

@@ -6,6 +6,7 @@
 - `scatters`: many scattered updates, row by row
 - `narrow`: casts of floats of 8 bits and integers of 4, bitcasts
 - `gemms`: products that no library takes
+- `tails`: what follows a product, done by its call
 - `attention`: which attentions have kernels, for tensor cores, and what these get
 - `attention_tiles`: what they have in common
 - `attention_forward`, `attention_backward`: results, cotangents
