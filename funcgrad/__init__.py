@@ -202,7 +202,7 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"funcgrad.{name}")
     if name in _NAMES:
         return getattr(importlib.import_module(f"funcgrad.{_NAMES[name]}"), name)
-    raise AttributeError(f"module 'funcgrad' has no attribute {name!r}")
+    raise errors.no_attribute("funcgrad", name)
 
 
 def __dir__() -> list[str]:

@@ -42,6 +42,23 @@ def within(message: str) -> str:
     return message if re.search(rf"\b{name.rstrip(': ')}\b", message) else name + message
 
 
+def no_attribute(module: str, name: str) -> AttributeError:
+    """The error of a module that lacks a name; if JAX has it, why it isn't here, or what is.
+
+    >>> print(no_attribute("funcgrad.lax", "with_sharding_constraint"))
+    module 'funcgrad.lax' has no attribute 'with_sharding_constraint' as JAX has:
+    `funcgrad.parallel.with_sharding_constraint`
+    """
+    message = f"module {module!r} has no attribute {name!r}"
+    if name.startswith("_"):
+        return AttributeError(message)
+    import json  # late, as few programs need it
+
+    with open(os.path.join(_PACKAGE, "jax_names_missing.json"), encoding="utf-8") as file:
+        reason = json.load(file).get(".".join([*module.split(".")[1:], name]))
+    return AttributeError(f"{message} as JAX has: {reason}" if reason else message)
+
+
 def _public_name(frame: types.FrameType) -> str:
     """The name of the public function that a frame runs, or of the op that it applies.
 

@@ -4,6 +4,11 @@ import importlib.util
 import json
 from pathlib import Path
 
+import pytest
+
+import funcgrad as fg
+from funcgrad import lax
+
 ROOT = Path(__file__).parent.parent
 SPEC = importlib.util.spec_from_file_location("jax_names", ROOT / "tools" / "jax_names.py")
 jax_names = importlib.util.module_from_spec(SPEC)
@@ -29,3 +34,17 @@ def test_each_reason_is_of_a_missing_name():
     assert not set(own) - missing
     for rest in set(jax_names.REASONS) - set(own):
         assert any(n.startswith(rest[:-1]) and n not in own for n in missing), rest
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "words"),
+    [
+        (fg, "config", "has no attribute 'config' as JAX has: settings are functions"),
+        (lax, "with_sharding_constraint", "as JAX has: `funcgrad.parallel.with_sharding_constr"),
+        (fg, "nothing", "module 'funcgrad' has no attribute 'nothing'$"),
+    ],
+)
+def test_a_name_that_is_missing_tells_what_to_do(module, name, words):
+    assert not hasattr(module, name)
+    with pytest.raises(AttributeError, match=words):
+        getattr(module, name)

@@ -24,7 +24,7 @@ MODULES = (
 )  # fmt: skip
 
 # Why names are not there, by module and name, or by module for all that is missing there.
-REASONS: dict[str, str] = json.loads((ROOT / "tools" / "jax_names_missing.json").read_text())
+REASONS: dict[str, str] = json.loads((ROOT / "funcgrad" / "jax_names_missing.json").read_text())
 
 
 def record() -> dict[str, list[str]]:

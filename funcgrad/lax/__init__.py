@@ -10,6 +10,7 @@ what `funcgrad.numpy` does, which is made of these.
 import sys
 
 from funcgrad.core.primitive import Primitive
+from funcgrad.errors import no_attribute
 from funcgrad.lax import linalg
 from funcgrad.lax.bits import RandomAlgorithm, rng_bit_generator
 from funcgrad.lax.filled import (
@@ -202,4 +203,4 @@ def __getattr__(name: str) -> object:
         for found in (own, *(vars(m).get(name) for m in homes if hasattr(m, "__dict__"))):
             if isinstance(found, Primitive) and found.name == name.removesuffix("_p"):
                 return found
-    raise AttributeError(f"module 'funcgrad.lax' has no attribute {name!r}")
+    raise no_attribute("funcgrad.lax", name)

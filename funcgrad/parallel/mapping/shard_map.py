@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from funcgrad import tree
 from funcgrad.core import context
 from funcgrad.core.aval import ShapedArray
-from funcgrad.core.backend import spmd
+from funcgrad.core.backend import explicit, spmd
 from funcgrad.core.display.tracebacks import boundary
 from funcgrad.core.ir import Jaxpr
 from funcgrad.core.sharding import Cuts, Mesh, NamedSharding, PartitionSpec
@@ -24,7 +24,6 @@ from funcgrad.ops.collective.varying import assume_invariant_p
 from funcgrad.parallel.mapping.primitive import alone, cut_axes, inside, local_aval, shard_map_p
 from funcgrad.parallel.mapping.varying import annotate
 from funcgrad.parallel.mapping.varying_pass import listed, with_excess
-from funcgrad.parallel.partitioner.explicit import sharding_of
 from funcgrad.parallel.programs.passes import gathers_once
 from funcgrad.transforms.arguments import (
     FlatFunction,
@@ -49,10 +48,11 @@ def shard_map(
 
     in_specs: how arguments are cut, a `PartitionSpec` or a pytree of them whose structure is a
     prefix of the tuple of arguments; what a spec doesn't name, each device gets whole. Over a mesh
-    whose axes are Explicit it may be left out: arguments' types say it. out_specs likewise: how the devices' results are put together; what a spec doesn't name must be the same
-    on all devices. mesh: by default that of the context (`set_mesh`), or of the arguments.
-    axis_names: the mesh axes over which f sees parts and may use collectives (all by default);
-    over the others, arrays stay whole for f and the compiler cuts them. Works as a decorator, too.
+    whose axes are Explicit it may be left out: arguments' types say it. out_specs likewise: how the
+    devices' results are put together; what a spec doesn't name must be the same on all devices.
+    mesh: by default that of the context (`set_mesh`), or of the arguments. axis_names: the mesh
+    axes over which f sees parts and may use collectives (all by default); over the others, arrays
+    stay whole for f and the compiler cuts them. Works as a decorator, too.
 
     With check_vma, results that may differ between devices, though their spec says they don't, are
     an error while tracing; without it, the user vouches for it.
@@ -136,7 +136,7 @@ def _inferred(f: Callable, mesh: Mesh, args: tuple) -> Any:
         )
 
     def spec(x: Any) -> PartitionSpec:
-        found = sharding_of(x)
+        found = explicit().sharding_of(x)
         if found is None and isinstance(x, Tracer):
             raise ShardingError(f"{what}: in_specs= is needed: how {x.aval} is cut isn't known")
         return PartitionSpec() if found is None else found.spec
