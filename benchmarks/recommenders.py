@@ -32,7 +32,8 @@ from funcgrad.recsys import models
 TABLES, DIM, BATCH, MOST, DENSE = 26, 64, 2048, 20, 13
 LOADER = 8  # batches that a loader makes for one
 NAMES = tuple(f"t{i:02}" for i in range(TABLES))
-Step, Clock = Callable[[], Any], Callable[[], float]
+Step = Callable[[], Any]
+Clock = Callable[[], float]
 _FBGEMM = "fbgemm_gpu.split_table_batched_embeddings_ops"
 
 
