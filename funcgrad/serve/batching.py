@@ -40,7 +40,8 @@ class Batching:
     """How requests are put together.
 
     max_batch_size: elements of the first axis that run together (a larger request runs alone);
-    max_delay: seconds that a free model may wait for a full batch; max_queue: requests that may wait;
+    max_delay: seconds that a free model may wait for a full batch;
+    max_queue: requests that may wait;
     timeout: seconds after which a request that still waits is given up
 
     >>> from funcgrad.serve import Batching
