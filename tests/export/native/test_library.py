@@ -14,6 +14,8 @@ import funcgrad.numpy as fnp
 from funcgrad import export, lax, nn, optim, random
 from funcgrad.errors import ArgumentError, ExportError
 from funcgrad.export.native.library import _FUNCTIONS
+from tests.export.onnx.applications import APPLICATIONS
+from tests.export.onnx.programs import PROGRAMS
 
 MAIN = Path(__file__).parent / "main.c"
 CC = shutil.which("gcc") or shutil.which("cc")
@@ -177,6 +179,20 @@ def test_a_step_of_training(tmp_path):
         return optim.apply_updates(w, updates), state, loss
 
     check(tmp_path, step, W, optimizer.init(W), X)
+
+
+# Not what LAPACK computes, nor what takes quantized parameters: a file has no name for their class.
+WHOLE = {
+    name: program for name, program in (PROGRAMS | APPLICATIONS).items()
+    if name != "principal_components" and not name.startswith("quantized")
+}  # fmt: skip
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", WHOLE)
+def test_whole_programs_through_a_file_and_c(tmp_path, name):
+    program = WHOLE[name]()
+    check(tmp_path, program.fun, *program.args, samples=[program.args])
 
 
 # ---- faults
