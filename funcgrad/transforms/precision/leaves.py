@@ -32,7 +32,7 @@ class _Named(Dense):
 
 
 tree.register_pytree_node(
-    _Named, lambda w: ((w.array,), w.scope), lambda scope, arrays: _Named(*arrays, scope)
+    _Named, lambda w: ((w.array,), w.scope), lambda scope, arrays: _Named(arrays[0], scope)
 )
 
 
