@@ -138,7 +138,7 @@ def test_narrow_floats_round_once_an_op():
 @pytest.mark.parametrize(
     ("dtype", "out", "text"),
     [
-        (ml_dtypes.bfloat16, None, "gemm bfloat16 to float32 2"),
+        (ml_dtypes.bfloat16, None, "gemm bfloat16 2"),
         (np.float16, None, "gemm float16 to float32 2"),
         (ml_dtypes.bfloat16, np.float32, "gemm bfloat16 to float32 2"),
         (np.int8, None, "gemm int8 to int32 2"),

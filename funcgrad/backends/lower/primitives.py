@@ -85,8 +85,8 @@ def _product_abstract(lhs, rhs, *, dimension_numbers, permutation, pairs, rounde
 # don't lie at equal distances. exact: whether all products are to be formed, none by tiles. pairs:
 # whether the last axes, which dimension_numbers doesn't count, are pairs for complex numbers.
 # convolution: the `program.Convolution` that it is, or None. windows: whether lhs has its windows,
-# as of `windows_p`. rounded: whether sums of narrow floats are rounded to these. tf32, if it is
-# there: whether operands may be rounded to TensorFloat-32.
+# as of `windows_p`. rounded: whether sums of bfloat16 are rounded to it. tf32, if it is there:
+# whether operands may be rounded to TensorFloat-32.
 product_p = lowered("product", _product_abstract, _product_impl)
 
 

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from funcgrad import dtypes
@@ -28,6 +29,7 @@ from funcgrad.ops.elementwise.compare import bitwise_and
 from funcgrad.ops.reduce import or_p
 
 GEMM_DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 MOST_INT8 = (1 << 17) - 1
 LANES, STRIP = 16, 1024  # columns of a strip are a multiple of the first, up to the second
 
@@ -90,7 +92,8 @@ def dot(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom | None:
         for a, contract, batched in zip(ins, *eqn.params["dimension_numbers"], strict=True)
     ]
     numbers = tuple(zip(*(axes for _, axes in sides), strict=True))
-    rounded = out.dtype == narrow  # in its own loops, sooner than by all that reads it
+    # In its own tiles, sooner than by all that reads it. (Float16 has an instruction there.)
+    rounded = out.dtype == narrow == BFLOAT16
     if narrow is not None:
         dtype = narrow if rounded else NARROW_SUMS[narrow]
     product = flat.add(

@@ -26,6 +26,7 @@ from funcgrad.transforms.arguments import (
 )
 from funcgrad.transforms.precision.casts import cast_once
 from funcgrad.transforms.precision.kept import keep_narrow
+from funcgrad.transforms.precision.leaves import labelled
 from funcgrad.transforms.precision.policy import WIDE, Policy, Rules
 
 
@@ -51,7 +52,8 @@ def autocast(
 
     rules: from patterns to "compute", "float32" or "keep" (as its operands come), a dictionary or
     pairs, of which the first that matches holds. A pattern is the name of an op, as printed in
-    programs, or the path of a `named_scope`, with wildcards (`*`).
+    programs, the path of a `named_scope`, or the key path of a leaf of the first argument
+    ("blocks.0.up"; for the products with it), with wildcards (`*`).
     Raises ArgumentError where a rule matches nothing.
 
     >>> layer = lambda w, x: fnp.tanh(x @ w)
@@ -74,7 +76,7 @@ def autocast(
     def cast(*args: Any, **kwargs: Any) -> Tree:
         check_leaves("autocast", fun, args, kwargs)
         leaves, in_tree = tree.flatten((args, kwargs))
-        flat = FlatFunction("autocast", fun, in_tree)
+        flat = FlatFunction("autocast", labelled(fun, policy, args), in_tree)
         names = leaf_names(fun, args, kwargs)
         jaxpr, consts = stage(flat, avals_of(leaves), f"autocast({name_of(fun)})", names)
         return flat.unflatten(eval_jaxpr(autocast_jaxpr(jaxpr, policy), *consts, *leaves))

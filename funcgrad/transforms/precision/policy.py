@@ -150,9 +150,16 @@ class Policy:
         return convert_element_type(x, eqn.params["new_dtype"])
 
 
+LEAF = "leaf "  # before a leaf's name, as the scope of products with it
+
+
 def names(eqn: Eqn) -> list[str]:
-    """What rules may call an operation: by its op, and by each `named_scope` around it."""
-    return [eqn.prim.name, *("/".join(eqn.scopes[: i + 1]) for i in range(len(eqn.scopes)))]
+    """What rules may call an operation: by its op, by each `named_scope` around it, and by the leaf
+    of parameters that it multiplies with."""
+    leaves = [s.removeprefix(LEAF) for s in eqn.scopes if s.startswith(LEAF)]
+    scopes = [s for s in eqn.scopes if not s.startswith(LEAF)]
+    paths = ("/".join(scopes[: i + 1]) for i in range(len(scopes)))
+    return [eqn.prim.name, *paths, *leaves]
 
 
 def matches(pattern: str, eqn: Eqn) -> bool:

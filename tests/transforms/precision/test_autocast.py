@@ -450,6 +450,31 @@ def test_rules(rng):
     assert dtypes_of(eqns, "tanh") == {F32}
 
 
+def test_rules_name_leaves(rng):
+    """By their key path: products with them, in loops and transposed, too."""
+    params = {"layers": {"w": some(rng, 3, 4, 4)}, "head": some(rng, 5, 4)}
+
+    def f(p, x):
+        h = lax.scan(lambda h, w: (fnp.tanh(h @ w), None), x, p["layers"]["w"])[0]
+        return h @ p["head"].T
+
+    x = some(rng, 2, 4)
+
+    def kinds(rules):
+        eqns = program(fg.autocast(f, rules=rules), params, x)
+        return [e.outs[0].aval.dtype for e in eqns if e.prim.name == "dot_general"]
+
+    assert kinds(None) == [BF16, BF16]
+    assert kinds({"head": "float32"}) == [BF16, F32]
+    assert kinds({"layers.*": "float32"}) == [F32, BF16]
+    assert kinds([("head", "float32"), ("dot_general", "compute")]) == [BF16, F32]
+    grads = fg.jit(fg.grad(lambda p: fnp.sum(fg.autocast(f, rules={"head": "float32"})(p, x))))
+    wanted = fg.grad(lambda p: fnp.sum(f(p, x)))(params)
+    assert np.allclose(grads(params)["head"], wanted["head"], atol=0.05)
+    with pytest.raises(ValueError, match="'tail' matches nothing"):
+        fg.autocast(f, rules={"tail": "float32"})(params, x)
+
+
 def test_rules_reach_into_programs(rng):
     w, x = some(rng, 4, 4), some(rng, 4)
 
