@@ -45,6 +45,7 @@ LIMITS = Limits(
     pick_row=128,
     pick_width=8,
     joined=1 << 18,
+    strip=1024,
     swapped_bytes=1 << 14,
     swapped_eqns=100,
     scalars=4,

@@ -104,7 +104,8 @@ class Limits(Record):
 
     Products (`lower.gemms`, `rewrites`):
     tiny: multiplications of a product that is no matrix product; joined: the size of a result whose
-        rows, of windows, are one matrix's
+        rows, of windows, are one matrix's; strip: the most columns of a large matrix that are
+        summed at a time where a vector multiplies it
     window: elements of a window whose extremum is found as a row's
     splits, turns: see `Splits`, `Turns`
 
@@ -140,6 +141,7 @@ class Limits(Record):
     points: int = NEVER
     tiny: int = 0
     joined: int = 0
+    strip: int = 0
     window: int = NEVER
     splits: Splits | None = None
     turns: Turns | None = None

@@ -207,11 +207,12 @@ def _dot_formula(x: Value, w: Value, sizes: Value, *, dtype: np.dtype | None) ->
 
         if b == blocks.batches:
             return blocks.each(i, turn, out), None
-
-        def of_batch(j: Value, out: Value) -> Value:
-            return blocks.each(add(i, mul(j, np.int32(g))), turn, out)
-
-        return fori_loop(0, blocks.batches, of_batch, out), None
+        return fori_loop(
+            0,
+            blocks.batches,
+            lambda j, out: blocks.each(add(i, mul(j, np.int32(g))), turn, out),
+            out,
+        ), None
 
     # A loop over the matrices, as products read these where they are.
     out = full((blocks.total, n), 0, made.dtype)

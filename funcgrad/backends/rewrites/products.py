@@ -31,7 +31,6 @@ from funcgrad.ops.reduce import or_p
 GEMM_DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 MOST_INT8 = (1 << 17) - 1
-LANES, STRIP = 16, 1024  # columns of a strip are a multiple of the first, up to the second
 
 
 def absorb_transposes(eqns: Sequence[Eqn], outs: Sequence[Atom]) -> list[Eqn]:
@@ -135,7 +134,8 @@ def _sum_of_rows(flat: Equations, eqn: Eqn, ins: list[Atom], dtype: np.dtype) ->
         if matrix.aval.ndim != 2 or tuple(axes) != (0,) or dtype == dtypes.BOOL:
             continue
         k, n = matrix.aval.shape
-        width = max((d for d in range(LANES, STRIP + 1, LANES) if n % d == 0), default=n)
+        lanes, most = flat.limits.lanes, flat.limits.strip
+        width = max((d for d in range(lanes, most + 1, lanes) if n % d == 0), default=n)
         fits = vector.aval.size == k and out.size == n
         parts = row_parts(k, width, flat.limits.splits, n // width) if fits else 1
         turned = any(e.prim is transpose_p and e.outs[0] is matrix for e in flat.eqns)
