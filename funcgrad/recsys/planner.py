@@ -44,8 +44,8 @@ def plan(
     kinds of shardings that tables may have, for all or by name (those not named may have any);
     kernels: how tables may be trained, likewise: "fused", by rows that were read
     (`value_and_sparse_grad`); "dense", by gradients as of other parameters, of tables that are
-    whole on each device; "cached", with rows in a file (`DiskTable`). Tables of 8 or 4 bits are read
-    only.
+    whole on each device; "cached", with rows in a file (`DiskTable`). Tables of 8 or 4 bits are
+    only read.
 
     Raises ArgumentError for tables that don't fit into the memory, with the least that they need.
 
