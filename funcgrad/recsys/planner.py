@@ -45,7 +45,7 @@ def plan(
     kernels: how tables may be trained, likewise: "fused", by rows that were read
     (`value_and_sparse_grad`); "dense", by gradients as of other parameters, of tables that are
     whole on each device; "cached", with rows in a file (`DiskTable`). Tables of 8 or 4 bits are
-    read only.
+    only read.
 
     Raises ArgumentError for tables that don't fit into the memory, with the least that they need.
 
