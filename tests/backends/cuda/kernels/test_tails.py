@@ -73,7 +73,7 @@ def test_biases_run_along_the_axis_of_stride_one(rows):
         for is_call in (lambda s: True, lambda s: False):
             program = planned(f, x, W, bias, is_call=is_call)
             checked(program, f, (x, W, bias), 1e-5)
-    assert "; then input2" in planned(f, x, W, bias).as_text("loops")
+    assert ", then + input2" in planned(f, x, W, bias).as_text("loops")
 
 
 @pytest.mark.parametrize("name", NONE)
