@@ -21,7 +21,7 @@ from weakref import WeakValueDictionary, finalize
 from funcgrad.backends.late import Late
 from funcgrad.backends.llvm.native import objects
 from funcgrad.backends.llvm.native.images import Image, Turning, lay_out, process_address
-from funcgrad.backends.llvm.native.later import Later, may_wait
+from funcgrad.backends.llvm.native.later import Later, has_an_order, is_soon
 from funcgrad.backends.llvm.native.sources import linking
 from funcgrad.backends.llvm.native.target import Target, default_target, llvm_version
 from funcgrad.core.process import fork
@@ -207,9 +207,8 @@ class Engine:
         Functions and globals that the module declares come from *links*, then from `bind`, then
         from the process (libc, libm). Code with *links* (which may be empty) is unloaded after its
         `Library` has died; other code stays. A function that gives the links is called when they
-        are needed: they may be compiled meanwhile. Code of a `soon` task is optimized later.
-        Raises InvalidIR if LLVM rejects the module, and
-        RuntimeError if a declared symbol is found nowhere.
+        are needed: they may be compiled meanwhile. Code of a `soon` task is optimized later. Raises
+        InvalidIR if LLVM rejects the module, RuntimeError if a declared symbol is found nowhere.
 
         >>> lib = engine().compile("define i64 @twice(i64 %x) {  %y = add i64 %x, %x ret i64 %y }")
         >>> import ctypes
@@ -222,13 +221,14 @@ class Engine:
             if not self.target.runs_here:
                 return self._library(_written(links), level, name)
             code = self._found(name, links or {})
-            if code is None and level and may_wait(text := _text(module)):
+            text = _text(module) if code is None and level and is_soon() else ""
+            if text and has_an_order(text):
                 code = self._translated(text, links or {})
                 if code is not None:
                     library = self._library(code, level, name)
                     self.later.add(name, partial(self._optimize, library, text, links or {}))
                     return library
-            code = code or self._made(module, level, name, links or {})
+            code = code or self._made(text or module, level, name, links or {})
             return self._library(code, level, name)
 
         library = self._once(name, build)

@@ -36,14 +36,23 @@ def soon(task: Callable[[], Any], brief: bool = True) -> None:
         _soon.reset(before)
 
 
-def may_wait(text: str) -> bool:
-    """Whether this thread is at a `soon` task, and a module's code can be optimized later: what may
-    be reassociated can't, as its order is the optimizer's.
+def is_soon() -> bool:
+    """Whether this thread is at a `soon` task.
 
-    >>> may_wait("define i32 @five() { ret i32 5 }")
+    >>> is_soon()
     False
     """
-    return _soon.get() and "reassoc" not in text
+    return _soon.get()
+
+
+def has_an_order(text: str) -> bool:
+    """Whether a module's code gives the same bits before it is optimized: what may be reassociated
+    doesn't, as its order is the optimizer's.
+
+    >>> has_an_order("define i32 @five() { ret i32 5 }")
+    True
+    """
+    return "reassoc" not in text
 
 
 class Later:
