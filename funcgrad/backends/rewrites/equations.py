@@ -37,6 +37,8 @@ class Equations(Writer):
         self.zeros: set[Var] = set()
         # What each reshape is a reshape of.
         self.reshaped: dict[Atom, Atom] = {}
+        # What several products read.
+        self.shared: set[Atom] = set()
         # Operands of convolutions with zeros around them.
         self.padded: dict[tuple, Atom] = {}
 

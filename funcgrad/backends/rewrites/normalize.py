@@ -6,6 +6,7 @@ target says (`backends.target`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from funcgrad.core.ir import Atom, Eqn, Jaxpr, Var
 from funcgrad.core.primitive import Primitive
 from funcgrad.core.staging import formula_of
 from funcgrad.core.views import in_order
+from funcgrad.ops.contract import dot_general_p
 from funcgrad.transforms.passes.simplify import simplify
 
 
@@ -25,6 +27,8 @@ class _Flattener(Equations):
     """Writes equations of a program and of those it calls into one list."""
 
     def called(self, jaxpr: Jaxpr, ins: Sequence[Atom]) -> list:
+        read = Counter(x for e in jaxpr.eqns if e.prim is dot_general_p for x in e.ins)
+        self.shared |= {x for x, times in read.items() if times > 1}
         pairs = zip(jaxpr.ins, ins, strict=True)
         return super().called(jaxpr, [a if v.aval.size else self.empty(v.aval) for v, a in pairs])
 

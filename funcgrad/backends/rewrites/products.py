@@ -130,25 +130,31 @@ def _neighbours(
 def _sum_of_rows(flat: Equations, eqn: Eqn, ins: list[Atom], dtype: np.dtype) -> Atom | None:
     """A vector times a large matrix (k, n): the matrix's rows, weighted, are summed in parts."""
     contract, out = eqn.params["dimension_numbers"][0], eqn.outs[0].aval
-    for vector, matrix, axes in zip(ins, ins[::-1], contract[::-1], strict=True):
+    for i, axes in enumerate(contract[::-1]):
+        vector, matrix, given = ins[i], ins[1 - i], eqn.ins[1 - i]
         if matrix.aval.ndim != 2 or tuple(axes) != (0,) or dtype == dtypes.BOOL:
             continue
         k, n = matrix.aval.shape
-        lanes, most = flat.limits.lanes, flat.limits.strip
+        # Strips of columns, whose sums and scales a first cache holds. If there are more vectors,
+        # all sums read each row at once.
+        lanes, most = flat.limits.lanes, 0 if given in flat.shared else flat.limits.strip
         width = max((d for d in range(lanes, most + 1, lanes) if n % d == 0), default=n)
-        fits = vector.aval.size == k and out.size == n
-        parts = row_parts(k, width, flat.limits.splits, n // width) if fits else 1
+        strips, fits = n // width, vector.aval.size == k and out.size == n
+        parts = row_parts(k, width, flat.limits.splits, strips) if fits else 1
         turned = any(e.prim is transpose_p and e.outs[0] is matrix for e in flat.eqns)
         if parts < 2 or turned:
             continue
-        # Strips of columns, whose sums and scales a first cache holds.
-        shape = (parts, n // width, k // parts, width)
-        rows = flat.reshape(flat.convert(matrix, dtype), (parts, k // parts, n // width, width))
-        rows = flat.transpose(rows, [0, 2, 1, 3])
+        rows = flat.convert(matrix, dtype)
+        if strips > 1:
+            rows = flat.reshape(rows, (parts, k // parts, strips, width))
+            rows = flat.transpose(rows, [0, 2, 1, 3])
+        else:
+            rows = flat.reshape(rows, (parts, k // parts, n))
+        shape, axis = rows.aval.shape, rows.aval.ndim - 2
         weights = flat.reshape(flat.convert(vector, dtype), (parts, k // parts))
-        weights = flat.broadcast(weights, shape, (0, 2))
+        weights = flat.broadcast(weights, shape, (0, axis))
         product = flat.add(mul, [weights, rows], ShapedArray(shape, dtype))
-        total = flat.reduce(sum_p, flat.reduce(sum_p, product, [2]), [0])
+        total = flat.reduce(sum_p, flat.reduce(sum_p, product, [axis]), [0])
         return flat.convert(flat.reshape(total, out.shape), out.dtype)
     return None
 

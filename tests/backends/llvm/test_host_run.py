@@ -51,7 +51,8 @@ def test_a_product_of_pairs(rng):
     """What `pairs` says of a product is another thing than what it says of views of pairs."""
     x, y = (rng.standard_normal((4, 4, 2)).astype(np.float32) for _ in range(2))
     params = {"dimension_numbers": (((1,), (0,)), ((), ())), "permutation": (0, 1, 2),
-              "gathers": False, "exact": True, "pairs": True, "convolution": None}  # fmt: skip
+              "gathers": False, "exact": True, "pairs": True, "convolution": None,
+              "rounded": False}  # fmt: skip
     ins, out = [Var(aval_of(v)) for v in (x, y)], Var(aval_of(x))
     found = np.empty_like(x)
     run_host_step(HostStep(product_p, params, ins, [out]), [x, y], [found])
