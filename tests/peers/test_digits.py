@@ -15,7 +15,7 @@ import funcgrad.numpy as fnp
 from funcgrad import lax, nn, optim, random, tree
 from funcgrad import quantization as q
 
-SEEDS = range(4)
+SEEDS = range(8)
 
 
 @dataclass(frozen=True)
