@@ -129,7 +129,7 @@ def _chosen(
                 f"lora: none of the parameters {listed(leaves)} is a matrix that f multiplies with"
             )
         return fits
-    chosen = matching("lora", leaves, rules)
+    chosen = list(matching("lora", leaves, rules))
     for name in chosen:
         x = leaves[name]
         if not _is_matrix(x):

@@ -1,7 +1,7 @@
 """What to quantize, and into what: frozen dataclasses that `fg.quantize` and `fg.qat` take.
 
-Each has `rules` (regular expressions that are searched for in leaves' names; None: all that may)
-and `encode`, which makes a quantized array of a leaf.
+Each has `rules` (regular expressions that are searched for in leaves' names, or names of ops that
+leaves go to; None: all that may) and `encode`, which makes a quantized array of a leaf.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from funcgrad.transforms.weights.weight import Weight
 @dataclass(frozen=True)
 class Choice:
     """What is to become of a leaf: by which configuration, the axes that products sum over, how
-    many axes are a stack's; `named`: whether a rule asked for it; `multiplied`: whether there are
+    many axes are a stack's; `named`: whether a rule has its name; `multiplied`: whether there are
     products or convolutions to observe; `by_rows`: whether there are products and nothing else but
     lookups, so that an algorithm may choose codes; reason: why it is left alone."""
 
@@ -59,17 +59,18 @@ def quantize(
     qf(qparams, *inputs) is called as f is; qparams is params with `QuantizedArray`s in place of
     arrays; the report prints. config: `Int8Dynamic`, `Int8Static`, `WeightOnly`, `NF4`, `Float8`,
     `MXFP4` of `fg.quantization`, or a dictionary from rules to such, of which the first that fits
-    holds. Rules are regular expressions, searched for in leaves' names.
+    holds. Rules are regular expressions, searched for in leaves' names; or, with calibration, an
+    op's name ("conv_general_dilated"), for all leaves that go there.
 
     calibration: inputs of some calls, [(x, …), …]. `Int8Static` and algorithms need them. With them
     f's program says over which axes of a leaf products sum (shapes do); without, a matrix's rows
-    are its inputs, and axes in front of the last two are a stack of matrices. Without rules all
-    that may be quantized is, and the report says why the rest isn't.
+    are its inputs, and axes in front of the last two are a stack of matrices. Without rules, and of
+    leaves that go to an op, all that may be quantized is, and the report says why the rest isn't.
 
     Raises ArgumentError for rules that match nothing, leaves that are quantized already, where no
-    leaf can be quantized, and, of those that a rule named, leaves that can't be followed or weren't
-    seen in calibration; DTypeError and ShapeError for named leaves that are no floats, or that
-    groups don't divide.
+    leaf can be quantized, and, of those that a rule named itself, leaves that can't be followed or
+    weren't seen in calibration; DTypeError and ShapeError for such leaves that are no floats, or
+    that groups don't divide.
 
     >>> f = lambda params, x: x @ params["w"] + params["b"]
     >>> params = {"w": random.normal(random.key(0), (64, 32)), "b": fnp.zeros(32)}
@@ -125,13 +126,15 @@ def choices_of(
     """What is to become of each leaf that some configuration is for."""
     leaves = named_leaves(params)
     found = None if inputs is None else uses(f, params, *inputs)
+    ops = {name: {u.op for u in each} for name, each in (found or {}).items()}
     choices: dict[str, Choice] = {}
     for one in configs_of(what, config):
-        names = list(leaves) if one.rules is None else matching(what, leaves, one.rules)
-        for name in names:
+        every = dict.fromkeys(leaves, False)
+        names = every if one.rules is None else matching(what, leaves, one.rules, ops)
+        for name, named in names.items():
             if name not in choices:
                 known = None if found is None else found[name]
-                choices[name] = _choice(what, name, leaves[name], one, known)
+                choices[name] = _choice(what, name, leaves[name], one, known, named)
     _need_some(what, choices)
     return choices
 
@@ -143,8 +146,9 @@ def _need_some(what: str, choices: dict[str, Choice]) -> None:
         raise ArgumentError(f"{what}: none of the parameters can be quantized ({reasons})")
 
 
-def _choice(what: str, name: str, w: Any, config: Config, found: Sequence[Use] | None) -> Choice:
-    named = config.rules is not None
+def _choice(
+    what: str, name: str, w: Any, config: Config, found: Sequence[Use] | None, named: bool
+) -> Choice:
     if isinstance(w, Weight) and not isinstance(w, Fake):
         raise ArgumentError(
             f"{what}: the parameter {name} is quantized already, as {type(w).__name__}; "

@@ -130,7 +130,8 @@ def prune(
 
     sparsity: that share of each weight is left out for good, by size; None: two of each four along
     the axis that products sum over, chosen anew at each use. `fg.quantization.dequantize(pparams)`
-    gives arrays with zeros. inputs: what f is called with, to know the axes; else the rows'.
+    gives arrays with zeros. inputs: what f is called with, to know the axes; else the rows'. rules:
+    which leaves, as those of `fg.quantize`.
 
     >>> pf, pparams = fg.quantization.prune(lambda p, x: x @ p["w"], {"w": fnp.ones((8, 2))})
     >>> pf(pparams, fnp.ones(8))

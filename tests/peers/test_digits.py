@@ -1,5 +1,7 @@
 """Accuracy on real data, scikit-learn's digits: what fewer bits, training with them, and sparsity
 leave of a small network's. Run with -s to see the table.
+
+An image of the test's 500 is 0.2 points, so that bounds of 0.3 are of the mean over seeds.
 """
 
 from dataclasses import dataclass
@@ -13,7 +15,7 @@ import funcgrad.numpy as fnp
 from funcgrad import lax, nn, optim, random, tree
 from funcgrad import quantization as q
 
-SEEDS = range(2)
+SEEDS = range(8)
 
 
 @dataclass(frozen=True)
@@ -132,16 +134,18 @@ def table(digits, seed):
 def test_a_perceptron_with_fewer_bits(digits):
     tables = [table(digits, seed) for seed in SEEDS]
     mean = {name: np.mean([t[name] for t in tables]) for name in tables[0]}
-    print("\n" + "\n".join(f"{name:16}{value:8.2f}" for name, value in mean.items()))
+    for name, value in mean.items():
+        print(f"{name:16}{value:8.2f}", *(f"{t[name]:8.1f}" for t in tables))
     whole = mean["float32"]
     assert whole > 96.5
     most = {
-        "bf16": 0.4, "fp16, scaled": 0.4, "int8 dynamic": 0.3, "int8 static": 0.3, "NF4": 0.5,
-        "int4": 1.0, "int2, qat": 1.5, "2:4, tuned": 0.5,
+        "bf16": 0.3, "fp16, scaled": 0.3, "int8 dynamic": 0.3, "int8 static": 0.3, "NF4": 0.5,
+        "int4": 1.0, "2:4, tuned": 0.3,
     }  # fmt: skip
     for name, points in most.items():
         assert mean[name] >= whole - points, (name, mean)
-    assert whole - mean["int2, qat"] < 0.3 * (whole - mean["int2"])
+    # Training with the rounding gives back 8 of 11 points that it takes.
+    assert whole - mean["int2, qat"] <= 3 / 11 * (whole - mean["int2"])
 
 
 # ---- a network of convolutions with residuals and norms

@@ -13,6 +13,7 @@ from funcgrad import lax, tree
 from funcgrad import quantization as q
 from funcgrad.core.ir import sub_jaxprs
 from funcgrad.io.checkpoints import load, save
+from funcgrad.io.weights import load_safetensors
 from funcgrad.transforms.weights.applied import with_weights
 
 RNG = np.random.default_rng(0)
@@ -139,7 +140,8 @@ def test_arrays_pass_jit_loops_devices_and_files(kind, tmp_path):
     f = with_weights(model)
     want = model(q.dequantize(params), x)
     near = 20 if kind in ("int8", "float8") else 80
-    for a, b in zip(fg.jit(f)(params, x), want, strict=True):
+    compiled = fg.jit(f)
+    for a, b in zip(compiled(params, x), want, strict=True):
         assert q.sqnr(b, a) > near
     assert fg.jit(f, donate_argnums=1)(params, x + 0)[0].shape == (4, 5)
     put = fg.device_put(params)
@@ -148,6 +150,13 @@ def test_arrays_pass_jit_loops_devices_and_files(kind, tmp_path):
     for other in (put, loaded, tree.map(lambda x: x, params)):
         assert tree.structure(other) == tree.structure(params)
         tree.map(np.testing.assert_array_equal, other, params)
+    # A checkpoint's file is read in place by names, too: its parts lie in the mapped file.
+    parts = load_safetensors(tmp_path / "saved", flat=True)
+    assert not any(part.flags.owndata or part.flags.writeable for part in parts.values())
+    mapped = tree.map_with_path(lambda path, _: parts.pop(tree.keystr(path)), params)
+    assert not parts
+    for run in (f, compiled):
+        tree.map(np.testing.assert_array_equal, run(mapped, x), run(params, x))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -78,6 +78,41 @@ def test_rules_and_several_configurations():
     assert report.left_alone["q"] == "left alone: no rule is for it"
 
 
+def classifier(p, x):
+    h = lax.conv(x, p["stem"], (1, 1), "SAME")
+    h = nn.relu(h * p["scale"]).mean((2, 3)) @ p["a"]
+    return h @ (p["b"] + fnp.tanh(p["tanh"])) + p["rows"][np.array([1])] @ p["rows"].T
+
+
+CLASSES = {
+    "stem": normal(8, 2, 3, 3), "scale": normal(8, 1, 1), "a": normal(8, 8), "b": normal(8, 4),
+    "rows": normal(4, 8), "tanh": normal(8, 4),
+}  # fmt: skip
+IMAGES = normal(2, 2, 5, 5)
+
+
+def test_rules_name_ops():
+    """All leaves that go to an op, as programs print it; what can't be quantized is left alone."""
+    config = {"conv_.*": q.Int8Static(), "^a$|rows": q.NF4(8), "dot_.*|broadcast.*": q.Float8()}
+    qf, qparams, report = fg.quantize(classifier, CLASSES, config, [(IMAGES,)])
+    assert qparams["stem"].activations == "static"
+    assert {n: type(x).__name__ for n, x in qparams.items() if n in report.quantized} == {
+        "stem": "IntArray", "a": "NF4Array", "rows": "NF4Array",
+    }  # fmt: skip
+    assert "no rule" in report.left_alone["b"]  # it goes to a sum first
+    assert "goes to broadcast_in_dim" in report.left_alone["scale"]
+    assert q.sqnr(classifier(CLASSES, IMAGES), qf(qparams, IMAGES)) > 10
+    config = q.WeightOnly(8, rules=["gather", "stem"])
+    _, _, report = fg.quantize(classifier, CLASSES, config, [(IMAGES,)])
+    assert set(report.quantized) == {"rows", "stem"}
+
+
+def test_a_leafs_name_goes_before_an_op():
+    f, params = lambda p, x: x @ p["add"] + p["b"], {"add": normal(8, 4), "b": normal(2, 4)}
+    _, _, report = fg.quantize(f, params, q.WeightOnly(8, rules="add"), [(normal(2, 8),)])
+    assert report.left_alone == {"b": "left alone: no rule is for it"}
+
+
 def test_axes_come_from_the_program():
     f = lambda p, x: x @ p["w"].T
     params = {"w": normal(6, 64)}
@@ -165,6 +200,12 @@ def test_other_refusals():
     _, qparams, _ = fg.quantize(f, params, q.NF4())
     with pytest.raises(ArgumentError, match="parameter w is quantized already, as NF4Array"):
         fg.quantize(f, qparams, q.NF4())
+    with pytest.raises(ArgumentError, match="'conv' matches none .* w, nor .* to, dot_general$"):
+        fg.quantize(f, params, q.NF4(rules="conv"), [(x,)])
+    with pytest.raises(ArgumentError, match="none of .* w; rules may name ops where there are inp"):
+        fg.quantize(f, params, q.NF4(rules="dot_general"))
+    with pytest.raises(ArgumentError, match="none of .* can be quantized .w: it goes to tanh at"):
+        fg.quantize(lambda p, x: x @ fnp.tanh(p["w"]), params, q.NF4(rules="tanh"), [(x,)])
     with pytest.raises(ArgumentError, match="Int8Static needs calibration"):
         fg.quantize(f, params, q.Int8Static())
     with pytest.raises(ArgumentError, match="calibration is empty"):

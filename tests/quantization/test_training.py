@@ -150,6 +150,18 @@ def test_training_recovers_what_two_bits_lose():
     assert high > low + 0.6 * (full - low)
 
 
+def test_rules_name_ops():
+    """In qat and prepare as in quantize, to the bit."""
+    config = {"gather": q.WeightOnly(8), "dot_general": q.Int8Static()}
+    prepared = q.prepare(model, PARAMS, config, [(IDS,)])
+    assert [type(prepared["emb"].config), type(prepared["out"].config)] == list(
+        map(type, config.values())
+    )
+    qf, qparams, report = fg.quantize(model, prepared, config, [(IDS,)])
+    assert set(report.quantized) == {"emb", "layers.w", "out"}
+    np.testing.assert_array_equal(fg.qat(model, config)(prepared, IDS), qf(qparams, IDS))
+
+
 def test_what_is_refused():
     f, params, x = lambda p, x: x @ p["w"], {"w": normal(8, 4)}, normal(2, 8)
     with pytest.raises(ArgumentError, match="Int8Static needs a range for the input .* with w"):

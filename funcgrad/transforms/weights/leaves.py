@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from funcgrad import tree
 from funcgrad.core.types import Tree
@@ -36,25 +36,40 @@ def with_leaves(params: Tree, leaves: Mapping[str, Tree]) -> Tree:
     )
 
 
-def matching(what: str, leaves: Iterable[str], rules: str | Sequence[str]) -> list[str]:
-    """The names of leaves in which one of the regular expressions is found.
+def matching(
+    what: str,
+    leaves: Iterable[str],
+    rules: str | Sequence[str],
+    ops: Mapping[str, Collection[str]] | None = None,
+) -> dict[str, bool]:
+    """The names of leaves in which one of the regular expressions is found, and whether one is: a
+    rule that is found in none may be an op's name, whole, and chooses the leaves that go there.
+    ops: those by leaf; empty where nobody knows them, None where they don't count.
 
     >>> matching("lora", ["a.w", "b"], "w$")
-    ['a.w']
+    {'a.w': True}
+    >>> matching("quantize", ["a.w", "b"], ["w$", "add"], {"a.w": {"dot_general"}, "b": {"add"}})
+    {'a.w': True, 'b': False}
     """
-    leaves = list(leaves)
-    chosen: set[str] = set()
+    leaves, by_leaf = list(leaves), ops or {}
+    chosen: dict[str, bool] = {}
     for rule in (rules,) if isinstance(rules, str) else rules:
         try:
-            now = [name for name in leaves if re.search(rule, name)]
+            named = [name for name in leaves if re.search(rule, name)]
+            used = [n for n in leaves if any(re.fullmatch(rule, op) for op in by_leaf.get(n, ()))]
         except (re.error, TypeError):
             raise ArgumentError(f"{what}: the rule {rule!r} is no regular expression") from None
-        if not now:
+        if not named and not used:
+            rest = "" if ops is None else "; rules may name ops where there are inputs of a call"
+            if ops:
+                found = sorted({op for each in ops.values() for op in each})
+                rest = f", nor of the ops that these go to, {listed(found)}"
             raise ArgumentError(
-                f"{what}: the rule {rule!r} matches none of the parameters {listed(leaves)}"
+                f"{what}: the rule {rule!r} matches none of the parameters {listed(leaves)}{rest}"
             )
-        chosen |= set(now)
-    return [name for name in leaves if name in chosen]
+        for name in named or used:
+            chosen[name] = chosen.get(name, False) or bool(named)
+    return {name: chosen[name] for name in leaves if name in chosen}
 
 
 def listed(names: Iterable[str]) -> str:

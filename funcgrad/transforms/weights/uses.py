@@ -11,6 +11,9 @@ from funcgrad.core import source
 from funcgrad.core.ir import Eqn
 from funcgrad.core.types import Tree, Value
 from funcgrad.errors import ArgumentError
+from funcgrad.ops.contract import dot_general_p
+from funcgrad.ops.convolution.conv import conv_general_dilated_p
+from funcgrad.ops.indexing.gather import gather_p
 from funcgrad.transforms.jit.make_jaxpr import eval_shape
 from funcgrad.transforms.weights.applied import with_weights
 from funcgrad.transforms.weights.follow import Seen, Watcher
@@ -19,6 +22,11 @@ from funcgrad.transforms.weights.products import CONTRACTED, FREE, MIXED, Produc
 from funcgrad.transforms.weights.weight import Dense, Weight, is_weight
 
 PRODUCT, CONVOLUTION, LOOKUP = "product", "convolution", "lookup"
+_OPS = {
+    PRODUCT: dot_general_p.name,
+    CONVOLUTION: conv_general_dilated_p.name,
+    LOOKUP: gather_p.name,
+}
 
 
 @dataclass(frozen=True)
@@ -34,7 +42,12 @@ class Use:
     @property
     def followed(self) -> bool:
         """Whether it is a use that transforms of weights know."""
-        return self.kind in (PRODUCT, CONVOLUTION, LOOKUP)
+        return self.kind in _OPS
+
+    @property
+    def op(self) -> str:
+        """The op's name, as programs print it."""
+        return _OPS.get(self.kind, self.kind)
 
     @property
     def contracted(self) -> tuple[int, ...] | None:

@@ -216,6 +216,10 @@ def test_uses():
     assert kinds("lost")["w"] == ["tanh"]
     assert kinds("carried")["w"] == ["scan"]
     assert kinds("lost")["stack"] == []
+    ops = {
+        u.op for f in ("tied", "convolution", "lost") for u in uses(PROGRAMS[f], arrays(), X)["w"]
+    }
+    assert ops == {"gather", "dot_general", "conv_general_dilated", "tanh"}
     assert kinds("repeated")["w"] == ["broadcast_in_dim"]
     for name in ("scan", "layer", "dynamic layer", "all layers", "batched", "scan backwards"):
         assert set(kinds(name)["stack"]) == {"product"}, name
