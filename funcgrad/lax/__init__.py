@@ -10,7 +10,7 @@ what `funcgrad.numpy` does, which is made of these.
 import sys
 
 from funcgrad.core.primitive import Primitive
-from funcgrad.errors import no_attribute
+from funcgrad.errors import no_attribute as _no_attribute
 from funcgrad.lax import linalg
 from funcgrad.lax.bits import RandomAlgorithm, rng_bit_generator
 from funcgrad.lax.filled import (
@@ -203,4 +203,4 @@ def __getattr__(name: str) -> object:
         for found in (own, *(vars(m).get(name) for m in homes if hasattr(m, "__dict__"))):
             if isinstance(found, Primitive) and found.name == name.removesuffix("_p"):
                 return found
-    raise no_attribute("funcgrad.lax", name)
+    raise _no_attribute("funcgrad.lax", name)

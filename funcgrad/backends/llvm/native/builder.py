@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from typing import TypeVar
 
 from funcgrad.backends.llvm.native.ir import (
     I1,
@@ -26,18 +27,26 @@ from funcgrad.backends.llvm.native.ir import (
 )
 
 
+_F = TypeVar("_F", bound=Callable)
+
+
+def _named(write: _F, op: str) -> _F:
+    write.__doc__ = f"LLVM's {op}."
+    return write
+
+
 def _binary(op: str) -> Callable[[IRBuilder, Value, Value], Value]:
     def write(self: IRBuilder, x: Value, y: Value) -> Value:
         return self.new(x.type, f"{op} {x.type.text} {x.word}, {y.word}")
 
-    return write
+    return _named(write, op)
 
 
 def _conversion(op: str) -> Callable[[IRBuilder, Value, Type], Value]:
     def write(self: IRBuilder, x: Value, to: Type) -> Value:
         return x if x.type is to else self.new(to, f"{op} {x.type.text} {x.word} to {to.text}")
 
-    return write
+    return _named(write, op)
 
 
 _SIGNS = {"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}
@@ -53,7 +62,7 @@ def _comparison(op: str, prefix: str) -> Callable[[IRBuilder, str, Value, Value]
         to = VectorType(I1, of.count) if isinstance(of, VectorType) else I1
         return self.new(to, f"{op} {words[sign]} {of.text} {x.word}, {y.word}")
 
-    return write
+    return _named(write, op)
 
 
 # How often a branch goes each way.

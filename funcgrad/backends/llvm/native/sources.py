@@ -49,8 +49,8 @@ def written_with(module: str) -> list[str]:
     """The modules of this package that a module of this backend is written with: itself, those that
     it imports, and so on; without `LINKING` and what is imported inside of functions.
 
-    >>> written_with("native.code")
-    ['funcgrad.backends.llvm.native.code', 'funcgrad.core.record']
+    >>> [name.removeprefix("funcgrad.") for name in written_with("native.builder")]
+    ['backends.llvm.native.builder', 'backends.llvm.native.ir']
     """
     known = {f"{_HERE}.{name}" for name in LINKING}
     found, left = [], [f"{_BACKEND}.{module}"]
