@@ -26,7 +26,6 @@ from funcgrad.backends.llvm.native.ir import (
     VectorType,
 )
 
-
 _F = TypeVar("_F", bound=Callable)
 
 
