@@ -12,6 +12,7 @@ from funcgrad.core.ir import eval_jaxpr
 from funcgrad.errors import ExportError, FuncgradError
 from funcgrad.export.rows import has_rows
 from tests.export.golden_files import PYTHON, golden
+from tests.op_checks import typical
 from tests.op_samples import ROWS
 
 X = np.random.default_rng(0).normal(size=(5, 16)).astype("float32")
@@ -88,7 +89,7 @@ def evaluated(exported, args):
 def test_samples_of_ops_by_rows(row):
     """Each op with a first size that is a symbol, where there is such a program."""
     for case in row.cases:
-        fun, args = golden([replace(row, cases=(case,))])
+        fun, args = golden([(replace(row, cases=(case,)), typical(row))])
         leaves, structure = fg.tree.flatten(args)
         leaves = list(map(np.asarray, leaves))
         n = next((x.shape[0] for x in leaves if x.ndim), 0)

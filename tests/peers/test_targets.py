@@ -15,10 +15,18 @@ import funcgrad.numpy as fnp
 from funcgrad import export, lax, nn, random
 from funcgrad.errors import ExportError
 from funcgrad.export.native.toolchain import toolchain
+from tests.export.golden_files import golden
+from tests.export.native.all_ops import HELD, unlike
+from tests.op_checks import typical
 
 PROGRAMS = Path(__file__).parents[1] / "export" / "native"
 
-pytestmark = pytest.mark.timeout(900)  # zig's first link for a target compiles a C library
+# zig's first link for a target compiles a C library, and all ops are thousands of kernels.
+pytestmark = pytest.mark.timeout(1800)
+
+# What runs the programs of targets: qemu for a processor, node for WebAssembly.
+EMULATORS = {"aarch64-linux": "aarch64", "armv7-linux": "arm", "riscv64-linux": "riscv64",
+             "wasm32": ""}  # fmt: skip
 
 RNG = np.random.default_rng(0)
 W = RNG.normal(size=(16, 16)).astype("float32")
@@ -53,28 +61,6 @@ def many(x, images, key):
 ARGS = (X, IMAGES, KEY)
 
 
-@pytest.fixture(scope="module")
-def exported():
-    return export.export(fg.jit(many))(*ARGS)
-
-
-def check(exported, folder):
-    """What was written is what jit computes, within the bounds of ops."""
-    wanted = fg.tree.leaves(exported.call(*ARGS))
-    for i, w in enumerate(map(np.asarray, wanted)):
-        got = np.fromfile(folder / f"out0_{i}.bin", w.dtype).reshape(w.shape)
-        rtol = 2e-3 if w.dtype == np.float16 else 1e-5 if w.dtype == np.float32 else 1e-13
-        if w.dtype.kind == "f":
-            np.testing.assert_allclose(got, w, rtol=rtol, atol=rtol * np.abs(w).max(), err_msg=i)
-        else:
-            np.testing.assert_array_equal(got, w, err_msg=i)
-
-
-def write_inputs(folder):
-    for i, x in enumerate(ARGS):
-        (folder / f"in{i}.bin").write_bytes(x.tobytes())
-
-
 def compiler(target):
     """What calls a C compiler for a target; without one the test is skipped, and says so."""
     try:
@@ -83,35 +69,60 @@ def compiler(target):
         pytest.skip(str(error))
 
 
-@pytest.mark.parametrize(
-    ("target", "machine"),
-    [("aarch64-linux", "aarch64"), ("armv7-linux", "arm"), ("riscv64-linux", "riscv64")],
-)
-def test_other_processors_under_qemu(tmp_path, exported, target, machine):
+def run(exported, args, folder, target):
+    """The bytes of the results of a function's library for a target, from an emulator of it."""
     cc = compiler(target)
-    emulator = shutil.which(f"qemu-{machine}-static") or shutil.which(f"qemu-{machine}")
+    for i, x in enumerate(args):
+        (folder / f"in{i}.bin").write_bytes(np.asarray(x).tobytes())
+    command = under_node if target == "wasm32" else under_qemu
+    subprocess.run(command(exported, folder, target, cc), check=True)
+    return [(folder / f"out0_{i}.bin").read_bytes() for i in range(len(exported.out_avals))]
+
+
+def under_qemu(exported, folder, target, cc):
+    name = f"qemu-{EMULATORS[target]}"
+    emulator = shutil.which(f"{name}-static") or shutil.which(name)
     if emulator is None:
-        pytest.skip(f"needs qemu-{machine} (apt install qemu-user-static)")
-    made = export.aot(exported, tmp_path, name="net", target=target, kind="static")
-    program = tmp_path / "main"
+        pytest.skip(f"needs {name} (apt install qemu-user-static)")
+    made = export.aot(exported, folder, name="net", target=target, kind="static")
+    program = folder / "main"
     subprocess.run(
-        [*cc, "-static", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{tmp_path}",
+        [*cc, "-static", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{folder}",
          str(PROGRAMS / "main.c"), str(made.library), "-lm", "-lpthread", "-o", str(program)],
         check=True,
     )  # fmt: skip
-    write_inputs(tmp_path)
-    subprocess.run([emulator, str(program), "2", str(tmp_path)], check=True)
-    check(exported, tmp_path)
+    return [emulator, str(program), "2", str(folder)]
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
-def test_webassembly_under_node(tmp_path, exported):
-    compiler("wasm32")
-    made = export.aot(exported, tmp_path, name="net", target="wasm32")
-    write_inputs(tmp_path)
-    command = ["node", PROGRAMS / "run.js", made.library, tmp_path, str(made.arena_bytes)]
-    subprocess.run(command, check=True)
-    check(exported, tmp_path)
+def under_node(exported, folder, target, _):
+    if shutil.which("node") is None:
+        pytest.skip("needs node")
+    made = export.aot(exported, folder, name="net", target=target)
+    return ["node", PROGRAMS / "run.js", made.library, folder, str(made.arena_bytes)]
+
+
+@pytest.mark.parametrize("target", EMULATORS)
+def test_a_program_of_many_kinds(tmp_path, target):
+    exported = export.export(fg.jit(many))(*ARGS)
+    wanted = fg.tree.leaves(exported.call(*ARGS))
+    for i, (data, w) in enumerate(zip(run(exported, ARGS, tmp_path, target), wanted, strict=True)):
+        w = np.asarray(w)
+        got = np.frombuffer(data, w.dtype).reshape(w.shape)
+        rtol = 2e-3 if w.dtype == np.float16 else 1e-5 if w.dtype == np.float32 else 1e-13
+        if w.dtype.kind == "f":
+            np.testing.assert_allclose(got, w, rtol=rtol, atol=rtol * np.abs(w).max(), err_msg=i)
+        else:
+            np.testing.assert_array_equal(got, w, err_msg=i)
+
+
+@pytest.mark.parametrize("dtype", ["typical", "float64"])
+@pytest.mark.parametrize("target", EMULATORS)
+def test_all_ops_within_their_bounds(tmp_path, target, dtype):
+    chosen = [(row, d) for row, d in HELD if d == (typical(row) if dtype == "typical" else dtype)]
+    fun, args = golden(chosen)
+    exported = export.export(fg.jit(fun), rule_order=0)(*args)
+    results = run(exported, fg.tree.leaves(args), tmp_path, target)
+    assert unlike(chosen, results) == []
 
 
 @pytest.mark.parametrize("target", ["aarch64-macos", "x86-64-windows"])

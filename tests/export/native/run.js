@@ -27,7 +27,8 @@ for (let i = 0, t; (t = net.net_output(i)); i++) {
   const { bytes } = tensor(t);
   outputs.push([block(bytes), bytes]);
 }
-const context = block(256), ins = block(64 * 8), outs = block(64 * 8), arena = block(arenaBytes);
+const context = block(256), arena = block(arenaBytes);
+const ins = block(4 * inputs.length), outs = block(4 * outputs.length);
 put(ins, inputs);
 put(outs, outputs.map(([at]) => at));
 if (net.net_init(context, 256, 0, 0) || net.net_run(context, ins, outs, arena, arenaBytes)) {

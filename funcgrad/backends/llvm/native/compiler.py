@@ -33,6 +33,10 @@ _OF_EXTREME = re.compile(
     r"^( +(%\S+) = .*call (<\d+ x \w+>) @llvm\.(?:maximum|minimum)\.\w+\(\3 )(%[^ ,]+)",
     re.MULTILINE,
 )
+# The declaration of the greater or less of two numbers of float64, or of vectors of them.
+_EXTREME_DOUBLE = re.compile(
+    r'^declare ([^@\n]+) @"?(llvm\.(maximum|minimum)\.(?:v\d+)?f64)"?\([^\n]*$', re.MULTILINE
+)
 _CALLED = re.compile(r"@(llvm\.(?:masked|vp)\.[\w.]+)")
 _FUNCTION = re.compile(r'^define [^\n@]*@("[^"]+"|[-\w.$]+)\(.*?^\}', re.MULTILINE | re.DOTALL)
 _TAKEN = re.compile(
@@ -71,6 +75,8 @@ def compiled(target: Target, text: str, level: int, what: Callable[[Module], _T]
     >>> compiled(Target.host(), "define i32 @f() { ret i32 3 }", 3, lambda m: "@f" in str(m))
     True
     """
+    if target.triple.startswith("armv7"):
+        text = _own_extremes(text)
     with _machine(target, 3 if level else 0) as machine:
         try:
             module = Module(text, machine)
@@ -93,6 +99,44 @@ def compiled(target: Target, text: str, level: int, what: Callable[[Module], _T]
                 return what(module)
             made = made or str(module)
     return _of_short_masks(target, text, made, what)
+
+
+def _own_extremes(text: str) -> str:
+    """A module whose greater and less of float64 are functions of its own: LLVM 22 ends the process
+    where it generates code of them for ARM's 32 bits.
+
+    >>> text = "declare double @llvm.maximum.f64(double, double)"
+    >>> print(_own_extremes(text).splitlines()[0])
+    define internal double @fg.llvm.maximum.f64(double %x, double %y) alwaysinline nounwind {
+    """
+    found = {m[2]: (m[1], m[3] == "maximum") for m in _EXTREME_DOUBLE.finditer(text)}
+    text = _EXTREME_DOUBLE.sub("", text).lstrip("\n")
+    for name, (kind, greatest) in found.items():
+        text = re.sub(rf'@"?{re.escape(name)}"?(?=\()', f"@fg.{name}", text)
+        text += _extreme_of_doubles(f"fg.{name}", kind, greatest)
+    return text
+
+
+def _extreme_of_doubles(name: str, kind: str, greatest: bool) -> str:
+    """The function: NaN for NaNs; of two that are equal, which zeros of both signs are, one whose
+    sign is that of both or either."""
+    bits, truth = kind.replace("double", "i64"), kind.replace("double", "i1")
+    return f"""\
+define internal {kind} @{name}({kind} %x, {kind} %y) alwaysinline nounwind {{
+  %bits.x = bitcast {kind} %x to {bits}
+  %bits.y = bitcast {kind} %y to {bits}
+  %bits = {"and" if greatest else "or"} {bits} %bits.x, %bits.y
+  %same = bitcast {bits} %bits to {kind}
+  %is.same = fcmp oeq {kind} %x, %y
+  %is.x = fcmp {"ogt" if greatest else "olt"} {kind} %x, %y
+  %is.nan = fcmp uno {kind} %x, %y
+  %nan = fadd {kind} %x, %y
+  %other = select {truth} %is.x, {kind} %x, {kind} %y
+  %number = select {truth} %is.same, {kind} %same, {kind} %other
+  %result = select {truth} %is.nan, {kind} %nan, {kind} %number
+  ret {kind} %result
+}}
+"""
 
 
 def _is_short(name: str, op: re.Pattern = _MASKED) -> bool:

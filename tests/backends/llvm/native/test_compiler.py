@@ -1,10 +1,14 @@
 """LLVM at work: machines are used again, each by one thread at a time."""
 
+import ctypes
+import itertools
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 
 from funcgrad.backends.llvm.native import compiler
+from funcgrad.backends.llvm.native.engine import engine
 from funcgrad.backends.llvm.native.target import Target
 
 GENERIC = Target.host().generic()
@@ -140,3 +144,30 @@ define void @f(ptr %p) {{
     made, code = compiler.compiled(WIDE, text, 3, lambda module: (str(module), module.code()))
     assert code
     assert ("freeze" in made) == (n * kind < 512)
+
+
+@pytest.mark.parametrize("name", ["maximum", "minimum"])
+@pytest.mark.parametrize("kind", ["double", "<2 x double>"])
+def test_extremes_of_float64_for_arm_are_those_of_numpy(name, kind):
+    llvm_name = f"llvm.{name}.{'v2' * (kind != 'double')}f64"
+    text = f"""
+declare {kind} @{llvm_name}({kind}, {kind})
+define void @f(ptr %p, ptr %q) {{
+  %x = load {kind}, ptr %p, align 8
+  %y = load {kind}, ptr %q, align 8
+  %m = call {kind} @{llvm_name}({kind} %x, {kind} %y)
+  store {kind} %m, ptr %p, align 8
+  ret void
+}}"""
+    assert compiler.compiled(Target.named("armv7-linux"), text, 3, lambda module: module.code())
+    f = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(
+        engine().compile(compiler._own_extremes(text)).address("f")
+    )
+    for x, y in itertools.product([0.0, -0.0, 1.5, -2.0, np.inf, -np.inf, np.nan], repeat=2):
+        got, other = np.array([x, x]), np.array([y, y])
+        f(got.ctypes.data, other.ctypes.data)
+        wanted = getattr(np, name)(x, y)
+        np.testing.assert_array_equal(got[0], wanted)
+        if x == y == 0:
+            greatest = name == "maximum"
+            assert np.signbit(got[0]) == (all if greatest else any)(np.signbit([x, y]))
