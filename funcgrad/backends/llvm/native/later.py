@@ -60,20 +60,37 @@ class Later:
 
     def __init__(self) -> None:
         self._left: dict[str, Callable[[], None]] = {}
-        self._lock = threading.Lock()
+        self.after_fork()
 
     def add(self, name: str, optimize: Callable[[], None]) -> None:
         """Have a library optimized in the end."""
         self._left[name] = optimize
 
     def begin(self) -> None:
-        """Optimize beside what the program does next.
+        """Optimize beside what the program does next, on one thread at a time.
 
         >>> from funcgrad.backends.llvm.native.engine import engine
         >>> engine().later.begin()
         """
-        if self._left:
-            fork.beside(self.settle)
+        with self._guard:
+            if self._works or not self._left:
+                return
+            self._works = True
+        fork.beside(self._work)
+
+    def _work(self) -> None:
+        """Optimize what is left and what comes meanwhile."""
+        while True:
+            with self._guard:
+                name = next(iter(self._left), None)
+                if name is None:
+                    self._works = False
+                    return
+            try:
+                self._take(name)
+            except BaseException:
+                self._works = False
+                raise
 
     def settle(self, library: Library | None = None) -> None:
         """Optimize all that is left, or what a library calls of it, and wait for who is at it.
@@ -101,4 +118,4 @@ class Later:
 
     def after_fork(self) -> None:
         """Wait for no thread of the process that this one is a copy of."""
-        self._lock = threading.Lock()
+        self._lock, self._guard, self._works = threading.Lock(), threading.Lock(), False
