@@ -73,8 +73,10 @@ MANY = """
 import sys, gc
 import numpy as np
 import funcgrad as fg, funcgrad.numpy as fnp
+from funcgrad.backends.llvm.native.engine import engine
 
 def resident():
+    engine().later.settle()  # what is optimized later is held till then
     return int(open("/proc/self/statm").read().split()[1]) * 4096
 
 def make(first, n):
@@ -122,12 +124,14 @@ VALUES = """
 import sys, gc, warnings
 import numpy as np
 import funcgrad as fg, funcgrad.numpy as fnp
+from funcgrad.backends.llvm.native.engine import engine
 from funcgrad.transforms.jit import jit
 
 jit.MOST_PROGRAMS = 32
 warnings.simplefilter("ignore")
 
 def resident():
+    engine().later.settle()  # what is optimized later is held till then
     return int(open("/proc/self/statm").read().split()[1]) * 4096
 
 f = fg.jit(lambda x, n, named=0: fnp.tanh(x) * (n + 0.5) + named, static_argnums=1,

@@ -58,6 +58,8 @@ def has_an_order(text: str) -> bool:
 class Later:
     """What optimizes libraries, by their names."""
 
+    _works: bool  # whether a thread is at it
+
     def __init__(self) -> None:
         self._left: dict[str, Callable[[], None]] = {}
         self.after_fork()
