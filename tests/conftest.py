@@ -111,7 +111,7 @@ def further(items) -> set[str]:
     left = set()
     for rows in by_test(items).values():
         long = rows[0].get_closest_marker("long")
-        left.update(item.nodeid for item in rows[0 if long else 4 + len(rows) // 8 :])
+        left.update(item.nodeid for item in rows[0 if long else 4 + len(rows) // 10 :])
     return left
 
 
