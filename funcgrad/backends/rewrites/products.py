@@ -135,14 +135,15 @@ def _sum_of_rows(flat: Equations, eqn: Eqn, ins: list[Atom], dtype: np.dtype) ->
         if matrix.aval.ndim != 2 or tuple(axes) != (0,) or dtype == dtypes.BOOL:
             continue
         k, n = matrix.aval.shape
-        # Strips of columns, whose sums and scales a first cache holds. If there are more vectors,
-        # all sums read each row at once.
-        lanes, most = flat.limits.lanes, 0 if given in flat.shared else flat.limits.strip
+        made = next((e for e in flat.eqns if matrix in e.outs), None)
+        # Of a matrix that is computed, strips of columns, whose sums a first cache holds.
+        # If there are more vectors, all sums read each row at once.
+        striped = made is not None and given not in flat.shared
+        lanes, most = flat.limits.lanes, flat.limits.strip if striped else 0
         width = max((d for d in range(lanes, most + 1, lanes) if n % d == 0), default=n)
         strips, fits = n // width, vector.aval.size == k and out.size == n
         parts = row_parts(k, width, flat.limits.splits, strips) if fits else 1
-        turned = any(e.prim is transpose_p and e.outs[0] is matrix for e in flat.eqns)
-        if parts < 2 or turned:
+        if parts < 2 or (made is not None and made.prim is transpose_p):
             continue
         rows = flat.convert(matrix, dtype)
         if strips > 1:
