@@ -10,7 +10,13 @@ import funcgrad as fg
 from funcgrad import optim, tree
 from funcgrad.core.ir import interpret
 from funcgrad.io.checkpoints import load, save
-from funcgrad.parallel import AbstractMesh, NamedSharding, device_put, make_mesh
+from funcgrad.parallel import (
+    AbstractMesh,
+    NamedSharding,
+    accumulate_gradients,
+    device_put,
+    make_mesh,
+)
 from funcgrad.parallel.partitioner.partition import partition
 from tests.parallel.language_models import init, specs
 from tests.parallel.language_models import model as model_of
@@ -43,12 +49,15 @@ PAIRS = [
 ]
 
 
-def clipped(model):
+def clipped(model, microbatches=1):
     """A function that gives the loss, gradients clipped by their global norm, and what a mean of
-    the parameters over time becomes."""
+    the parameters over time becomes. microbatches: whose gradients are accumulated"""
 
     def step(params, *batch):
-        value, grads = fg.value_and_grad(model.loss)(params, *batch)
+        both = fg.value_and_grad(model.loss)
+        if microbatches > 1:
+            both = accumulate_gradients(both, microbatches)
+        value, grads = both(params, *batch)
         grads, _ = optim.clip_by_global_norm(0.1).update(grads, optim.EmptyState())
         after = tree.map(lambda p, g: p - g, params, grads)
         return tree.leaves((value, grads, optim.incremental_update(after, params, 0.25)))
@@ -70,10 +79,25 @@ def wanted(kind):
     ("kind", "axes", "sp"), PAIRS, ids=lambda x: "-".join(x) if isinstance(x, dict) else x
 )
 def test_equals_one_device(kind, axes, sp):
+    compared(kind, axes, sp, 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "axes", "sp"),
+    [("gpt", {"tp": 2, "cp": 4}, "sp"), ("moe", {"fsdp": 2, "ep": 2, "tp": 2}, "")],
+    ids=lambda x: "-".join(x) if isinstance(x, dict) else x,
+)
+def test_accumulated_gradients_are_those_of_one_device(kind, axes, sp):
+    compared(kind, axes, sp, 2)
+
+
+def compared(kind, axes, sp, microbatches):
+    """Asserts that a layout gives what one device does."""
     mesh = AbstractMesh(tuple(axes.values()), tuple(axes))
     model = model_of(kind, mesh, bool(sp))
     leaves, structure = tree.flatten(init(kind))
-    jaxpr, values = traced(lambda *xs: clipped(model)(*structure.unflatten(xs)), leaves)
+    step = clipped(model, microbatches)
+    jaxpr, values = traced(lambda *xs: step(*structure.unflatten(xs)), leaves)
     cuts = [None] * (len(values) - len(leaves)) + tree.leaves(model.shardings())
     program = checked(partition(jaxpr, mesh, cuts))
     assert counts(program)
