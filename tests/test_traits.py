@@ -49,7 +49,7 @@ NAMED = {
     "funcgrad.parallel.mapping.varying_programs": {"collectives"},  # for messages
     "funcgrad.parallel.runtimes.spmd": {"evaluate"},
     "funcgrad.transforms.precision.policy": {"names"},  # that users write in rules
-    "funcgrad.transforms.weights.uses": {"lost"},  # for a message
+    "funcgrad.transforms.weights.uses": {"lost", "op"},  # for a message, and users' rules
 }
 
 

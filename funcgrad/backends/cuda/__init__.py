@@ -18,10 +18,9 @@ Writing kernels:
 - `modules`: kernels as one module, and their launches
 - `kernels`: those of single ops
 
-Products:
+What NVIDIA's libraries compute:
 
-- `products`: as cuBLASLt's calls, which are data
-- `cublaslt`: its library by ctypes: descriptors, algorithms
+- `libraries`: products, and what has no kernel
 
 Running them:
 
@@ -36,7 +35,6 @@ Running them:
 - `interchange`: their memory for other libraries
 - `host`: a program's native function
 - `loaded`: that function with what it calls
-- `library`: what has no kernel, by CuPy
 - `graphs`: programs captured and replayed
 - `device_program`: whole programs on a GPU
 - `eager`: operations one by one

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from funcgrad.backends.cuda.kernels.gemms import with_kernels
+from funcgrad.backends.cuda.libraries.products import Operand, Product, products
 from funcgrad.backends.cuda.machine import CUDA
 from funcgrad.backends.cuda.modules import Launch, kernels
 from funcgrad.backends.cuda.nvptx import ptx
-from funcgrad.backends.cuda.products import Operand, Product, products
 from funcgrad.backends.cuda.simulate import Simulator
 from funcgrad.backends.plain import Planned
 from funcgrad.backends.plain.interpret import Machine, run

@@ -6,8 +6,8 @@ from functools import cache, cached_property
 from typing import Protocol
 from weakref import WeakSet
 
-from funcgrad.backends.cuda import cublaslt, library
 from funcgrad.backends.cuda.device import Driver, OutOfDeviceMemory
+from funcgrad.backends.cuda.libraries import by_cupy, cublaslt
 from funcgrad.backends.cuda.pool import Block, Pool
 from funcgrad.core.types import ArrayModule
 
@@ -59,4 +59,4 @@ def gpu(number: int = 0) -> Gpu:
 
     Raises CudaError, which says what is missing, if there is none.
     """
-    return Gpu(Driver(number), cublaslt.found(), library.found())
+    return Gpu(Driver(number), cublaslt.found(), by_cupy.found())

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from funcgrad.backends.cuda.cublaslt import ADDRESSES
+from funcgrad.backends.cuda.libraries.cublaslt import ADDRESSES
+from funcgrad.backends.cuda.libraries.products import Product, products
 from funcgrad.backends.cuda.modules import Launch
-from funcgrad.backends.cuda.products import Product, products
 from funcgrad.backends.late import Late
 from funcgrad.backends.llvm.emit.text import Definitions, Function
 from funcgrad.backends.program import (

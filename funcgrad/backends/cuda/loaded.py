@@ -15,10 +15,11 @@ from weakref import finalize, ref
 
 import numpy as np
 
-from funcgrad.backends.cuda import host, library
+from funcgrad.backends.cuda import host
 from funcgrad.backends.cuda.cubins import Functions
 from funcgrad.backends.cuda.device import CudaError, Driver
 from funcgrad.backends.cuda.gpu import Gpu
+from funcgrad.backends.cuda.libraries import by_cupy
 from funcgrad.backends.cuda.modules import Kernels
 from funcgrad.backends.llvm.native.engine import engine
 from funcgrad.backends.program import ExchangeStep, HostStep, Program
@@ -132,8 +133,8 @@ class Loaded:
         if isinstance(s, ExchangeStep):
             self._exchange(s, addresses)
             return
-        if self.gpu.arrays is not None and library.takes(s):
-            library.run(self.gpu.arrays, driver.number, s, addresses)
+        if self.gpu.arrays is not None and by_cupy.takes(s):
+            by_cupy.run(self.gpu.arrays, driver.number, s, addresses)
             return
         for i, view in enumerate(s.ins):
             ins.append(np.empty(view.aval.shape, view.aval.dtype))

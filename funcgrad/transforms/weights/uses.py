@@ -22,11 +22,7 @@ from funcgrad.transforms.weights.products import CONTRACTED, FREE, MIXED, Produc
 from funcgrad.transforms.weights.weight import Dense, Weight, is_weight
 
 PRODUCT, CONVOLUTION, LOOKUP = "product", "convolution", "lookup"
-_OPS = {
-    PRODUCT: dot_general_p.name,
-    CONVOLUTION: conv_general_dilated_p.name,
-    LOOKUP: gather_p.name,
-}
+_OPS = {PRODUCT: dot_general_p, CONVOLUTION: conv_general_dilated_p, LOOKUP: gather_p}
 
 
 @dataclass(frozen=True)
@@ -47,7 +43,8 @@ class Use:
     @property
     def op(self) -> str:
         """The op's name, as programs print it."""
-        return _OPS.get(self.kind, self.kind)
+        prim = _OPS.get(self.kind)
+        return self.kind if prim is None else prim.name
 
     @property
     def contracted(self) -> tuple[int, ...] | None:

@@ -7,8 +7,8 @@ import funcgrad.numpy as fnp
 from funcgrad import lax
 from funcgrad.backends.cuda.host import FIRST, PRODUCT_WORDS, Host
 from funcgrad.backends.cuda.kernels.gemms import with_kernels
+from funcgrad.backends.cuda.libraries.products import products
 from funcgrad.backends.cuda.modules import kernels
-from funcgrad.backends.cuda.products import products
 from tests.backends.cuda.simulated import numbers, program_of, softmax
 
 

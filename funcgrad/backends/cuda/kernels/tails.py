@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from funcgrad.backends.cuda.products import EIGHTS
+from funcgrad.backends.cuda.libraries.products import EIGHTS
 from funcgrad.backends.drafts.drafter import BlockDrafter
 from funcgrad.backends.drafts.tensors import Draft, Tensor, moved
 from funcgrad.backends.loops.ir import Const, Kernel, Load, Op, Operand, Store, Value

@@ -6,8 +6,8 @@ import pytest
 import funcgrad.numpy as fnp
 from funcgrad.backends.cuda.executable import SimulatedProgram
 from funcgrad.backends.program import GemmStep, walk
+from tests.backends.cuda.libraries.test_products import CASES
 from tests.backends.cuda.simulated import numbers, program_of
-from tests.backends.cuda.test_products import CASES
 
 MORE = {
     "reversed": (lambda a, b: a[::-1] @ b[:, ::-1], (40, 30), (30, 20)),

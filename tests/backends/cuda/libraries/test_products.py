@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import funcgrad.numpy as fnp
-from funcgrad.backends.cuda.products import products
+from funcgrad.backends.cuda.libraries.products import products
 from funcgrad.backends.program import GemmStep, walk
 from tests.backends.cuda.simulated import numbers, planned
 

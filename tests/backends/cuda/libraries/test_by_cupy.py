@@ -10,8 +10,8 @@ import pytest
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
-from funcgrad.backends.cuda import library
 from funcgrad.backends.cuda.device import OutOfDeviceMemory
+from funcgrad.backends.cuda.libraries import by_cupy
 from funcgrad.backends.program import HostStep, walk
 from tests.backends.cuda.simulated import numbers, program_of
 from tests.backends.cuda.stand_in import on_fake
@@ -86,4 +86,4 @@ def test_which_ops_are_taken(row, rng):
             if isinstance(s, HostStep):
                 of_users = "callback" in s.prim.name or s.prim.name == "pullback"
                 known = all(v.aval.dtype.isbuiltin == 1 for v in (*s.ins, *s.outs))
-                assert library.takes(s) == (known and not of_users), s.prim
+                assert by_cupy.takes(s) == (known and not of_users), s.prim

@@ -9,14 +9,14 @@ import pytest
 import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import lax
-from funcgrad.backends.cuda import cublaslt
 from funcgrad.backends.cuda.device import CudaError
-from funcgrad.backends.cuda.products import Operand, Product
+from funcgrad.backends.cuda.libraries import cublaslt
+from funcgrad.backends.cuda.libraries.products import Operand, Product
 from funcgrad.backends.program import Ref
 from funcgrad.core.record import replace
+from tests.backends.cuda.libraries.test_products import CASES
 from tests.backends.cuda.simulated import numbers
 from tests.backends.cuda.stand_in import on_fake
-from tests.backends.cuda.test_products import CASES
 
 TOLERANCES = {
     "float32": 1e-5, "float64": 1e-13, "bfloat16": 2e-2, "float16": 2e-3, "complex64": 1e-5,
