@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 SHORTEST = 1e-4  # seconds: calls that take less are timed several at once
+SPINNING = 0.05  # seconds that another library's threads may spin for, after its last call
 
 
 def calls_a_sample(run: Callable[[], object]) -> int:
@@ -24,9 +25,13 @@ def burst(run: Callable[[], object], seconds: float, count: int = 1) -> list[flo
     """Seconds a call, for as long as `seconds`, and at least once.
 
     The first calls aren't counted: they find the caches, and the cores, as another library left
-    them (whose threads may still be spinning).
+    them.
     """
-    _timed(run, count)
+    start = time.perf_counter()
+    while True:
+        _timed(run, count)
+        if time.perf_counter() >= start + SPINNING:
+            break
     samples = []
     stop = time.perf_counter() + seconds
     collecting = gc.isenabled()
