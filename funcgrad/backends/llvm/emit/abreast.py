@@ -1,9 +1,10 @@
-"""Rows abreast: reductions of several rows in one loop, beside one row that all of them read.
+"""Rows abreast: reductions of several rows in one loop, each in sums of its own.
 
 A matrix times a vector reads the vector for each row. Where that takes half of the first cache, the
-row that streams by drives it out, and each row fetches it from the second cache again. Of rows that
-are summed in one loop, each in sums of its own, the vector's elements are read once for all. What
-is added to what in a row stays as it is.
+row that streams by drives it out, and each row fetches it from the second cache again: of rows in
+one loop, its elements are read once for all. And where nothing is shared, long rows come from
+memory faster: a processor fetches ahead along a few streams, but each of them ends with its page.
+What is added to what in a row stays as it is.
 """
 
 from __future__ import annotations
@@ -34,15 +35,16 @@ from funcgrad.core.record import replace
 
 # Nanoseconds of work for a byte, from which on a row doesn't wait for the second cache.
 MOST_WORK = 0.1
+PAGE = 4096
 
 
 def abreast(piece: Piece, vector_bits: int, l1: int) -> list[Piece]:
     """The kernels that do what this one does with rows abreast, and with those that are left;
-    itself alone, where rows share nothing large."""
+    itself alone, where rows are short and share nothing large."""
     # LLVM adds each row into as many vectors as by itself: one of 512 bits, or two or four of the
     # 16 registers of fewer bits.
     rows = 8 if vector_bits >= 512 else 4
-    found = _shared(piece, rows, l1)
+    found = _rows(piece, rows, l1)
     if found is None:
         return [piece]
     loop, axis = found
@@ -59,9 +61,9 @@ def abreast(piece: Piece, vector_bits: int, l1: int) -> list[Piece]:
     return pieces
 
 
-def _shared(piece: Piece, rows: int, l1: int) -> tuple[Loop, Axis] | None:
-    """The loop along rows, and the axis across them along which all share a row that takes half of
-    the first cache."""
+def _rows(piece: Piece, rows: int, l1: int) -> tuple[Loop, Axis] | None:
+    """The loop along rows, and the axis across them: all share a row that takes half of the first
+    cache, or each takes a page."""
     kernel = piece.kernel
     loops = [s for s in kernel.body if isinstance(s, Loop)]
     scratch = any(b.role == "scratch" for b in kernel.buffers)
@@ -79,9 +81,8 @@ def _shared(piece: Piece, rows: int, l1: int) -> tuple[Loop, Axis] | None:
             continue
         in_order = [s for s in loads if coefficient(s.index, loop.axis) == 1]
         same = [s for s in in_order if not coefficient(s.index, axis.value)]
-        if len(same) < len(in_order) and any(
-            turns * s.buffer.dtype.itemsize >= l1 // 2 for s in same
-        ):
+        lengths = [turns * s.buffer.dtype.itemsize for s in same or in_order]
+        if len(same) < len(in_order) and max(lengths) >= (l1 // 2 if same else PAGE):
             return loop, axis
     return None
 
