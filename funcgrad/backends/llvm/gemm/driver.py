@@ -144,8 +144,7 @@ class Driver:
             # What there is to ask, `route` has asked.
             if self.way != "at_once":
                 self._swap(code, job)
-            packs = self.way == self.packed.name
-            self._go(code, self.packed if packs else getattr(self.unpacked, self.way))
+            self._go(code, getattr(self.unpacked, self.way, None) or self.packed)
             return
         if not self.unpacked:
             self._strided_product(code, job)
