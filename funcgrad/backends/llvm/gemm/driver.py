@@ -58,7 +58,7 @@ class Driver:
         for those of `PLAIN`; `gathered` for others, and for any.
     """
 
-    routed = ROUTED
+    routed: tuple[str, ...] = ROUTED
     gathered: Mapping[str, Any] = {}
 
     def __init__(self, fmt: Format, out: Format, target: Target, way: str = ""):
