@@ -64,8 +64,10 @@ if TYPE_CHECKING:
 # here, too, and need none of them.
 _direct = Late("funcgrad.backends.llvm.calls.direct")
 _libllvm = Late("funcgrad.backends.llvm.native.libllvm")
+_pool = Late("funcgrad.backends.llvm.runtime.pool")
 _run_code = Late("funcgrad.backends.llvm.runtime.run_code")
 _saved = Late("funcgrad.backends.llvm.saved")
+_scratch = Late("funcgrad.backends.llvm.runtime.scratch")
 _together = Late("funcgrad.backends.llvm.native.together")
 
 
@@ -109,7 +111,8 @@ def _kept(key: str, jaxpr: Jaxpr, donated: Sequence[bool], name: str) -> Executa
 
 @functools.cache
 def _builder() -> Any:
-    """What compiles. While Python loads it, a thread loads LLVM and has it compile `native_run`."""
+    """What compiles. While Python loads it, a thread loads LLVM and has it compile what all
+    programs need, or most: `native_run`, threads and scratch memory."""
     if _together.processors() > 1:
         # Now: a thread that reads small files waits for Python's lock after each.
         host_sizes()
@@ -124,6 +127,8 @@ def _prepare() -> None:
     _libllvm.load()
     with contextlib.suppress(Exception):  # who needs it gets the error
         _run_code.native_run()
+        _pool.parallel_for_address()
+        _scratch.take_address()
 
 
 def _parts(jaxpr: Jaxpr, donated: Sequence[bool], name: str) -> Callable[[], Any]:

@@ -100,6 +100,7 @@ class Executable:
         self._run = self._unbound if facts.comms else native_run()
         self._communicators: Callable[[tuple], Any] | None = None
         self._comms: list[Any] = []
+        self._is_new = True
         self._set_spec()
 
     @property
@@ -156,8 +157,9 @@ class Executable:
 
         Other threads may use Python while the program runs, unless it is over before they could.
         """
-        calls = next(_calls)
-        if not calls and _DIRECT not in sys.modules:  # it may be the process's only call
+        calls, first = next(_calls), self._is_new
+        self._is_new = False
+        if first and _DIRECT not in sys.modules:  # it may be the program's only call
             return NotImplemented
         return direct.entry(self, call, not self.facts.short, calls)
 

@@ -351,15 +351,7 @@ def _transpose(ct: Cotangents, *args: Operand, jaxpr: Jaxpr, length: int, revers
                unroll: int, n_consts: int, n_carry: int) -> list:  # fmt: skip
     linear = [type(a) is Linear for a in args]
     const_l, init_l, xs_l = split_list(linear, n_consts, n_carry)
-
-    def grow(mask: list[bool]) -> list[bool]:
-        return partial_eval_jaxpr(jaxpr, [*const_l, *mask, *xs_l]).out_unknown[:n_carry]
-
-    if not all(fixpoint(grow, init_l)):
-        raise DifferentiationError(
-            "scan: a linear scan can't be transposed whose carry has a part (a counter, say) that "
-            "doesn't depend on what it is linear in; pass that part as scanned inputs xs"
-        )
+    _check_carry(jaxpr, const_l, init_l, xs_l)
     ct_carry, ct_ys = split_list(ct, n_carry)
     ys_nz = [type(c) is not Zero for c in ct_ys]
     consts, _, xs = split_list(args, n_consts, n_carry)
@@ -408,6 +400,19 @@ def _transpose(ct: Cotangents, *args: Operand, jaxpr: Jaxpr, length: int, revers
         *(c if m else None for c, m in zip(ck, init_l, strict=True)),
         *(next(cx_it) if m else None for m in xs_l),
     ]
+
+
+def _check_carry(jaxpr: Jaxpr, consts: list[bool], init: list[bool], xs: list[bool]) -> None:
+    """Refuses a carry that is not linear in all its parts; the masks say what of a turn is."""
+
+    def grow(mask: list[bool]) -> list[bool]:
+        return partial_eval_jaxpr(jaxpr, [*consts, *mask, *xs]).out_unknown[: len(init)]
+
+    if not all(fixpoint(grow, init)):
+        raise DifferentiationError(
+            "scan: a linear scan can't be transposed whose carry has a part (a counter, say) that "
+            "doesn't depend on what it is linear in; pass that part as scanned inputs xs"
+        )
 
 
 def _growing(backward: Jaxpr, n_consts: int, n_sums: int) -> tuple[Jaxpr, list[bool]]:

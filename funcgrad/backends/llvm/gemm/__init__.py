@@ -5,6 +5,7 @@ The face:
 - `functions`: one function a pair of formats serves all shapes and strides
 - `steps`: how a program's products are calls of them
 - `driver`: what such a function does: batches, choice of a way, rounding
+- `gathered`: the same for operands that have axes
 - `trial`: the same on numbers, to learn which way it would go
 - `words`: the records in memory that all share, and limits of blocks
 - `job`: the kernels, packers and symbols of one format

@@ -12,56 +12,33 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from funcgrad.backends.llvm.gemm.batch import ROWS, Batch, is_thin, merge_batches
-from funcgrad.backends.llvm.gemm.images.lines import Lines
-from funcgrad.backends.llvm.gemm.images.placed import Placed
-from funcgrad.backends.llvm.gemm.images.strips import Strips
-from funcgrad.backends.llvm.gemm.images.sums import Sums
-from funcgrad.backends.llvm.gemm.images.windows import Windows
 from funcgrad.backends.llvm.gemm.job import Parts, Way
-from funcgrad.backends.llvm.gemm.kernels import SOON, Micro
+from funcgrad.backends.llvm.gemm.kernels import Micro
 from funcgrad.backends.llvm.gemm.long import Long
 from funcgrad.backends.llvm.gemm.micro import linked, placed
 from funcgrad.backends.llvm.gemm.pack import Format
 from funcgrad.backends.llvm.gemm.packed import Packed
 from funcgrad.backends.llvm.gemm.trial import Facts, Known, Trial
 from funcgrad.backends.llvm.gemm.unpacked import CALLS, SMALL_K, Unpacked
-from funcgrad.backends.llvm.gemm.winograd.first import Winograd
-from funcgrad.backends.llvm.gemm.winograd.kernel_first import WinogradKernel
-from funcgrad.backends.llvm.gemm.winograd.kernel_last import WinogradKernelLast
-from funcgrad.backends.llvm.gemm.winograd.last import WinogradLast
-from funcgrad.backends.llvm.gemm.winograd.phases import WinogradPhases
-from funcgrad.backends.llvm.gemm.winograd.tiles import TiledWay
 from funcgrad.backends.llvm.gemm.words import (
-    AXES,
     BATCH_PART,
     BATCH_WORK,
     CALL,
-    FINISH,
-    FRAMED,
     INNER,
     JOB,
-    MAX_AXES,
     OUT,
-    PRODUCT,
     SHARED,
     TABLES,
     THIN,
 )
 from funcgrad.backends.llvm.native import ir
-from funcgrad.backends.llvm.native.code import I64, PTR, Bool, Code, Int, Record
+from funcgrad.backends.llvm.native.code import I64, PTR, Bool, Callee, Code, Int, Record
 from funcgrad.backends.llvm.native.target import Target
-from funcgrad.backends.llvm.rewrites.tiles import IMAGES, IMAGES_LAST, KERNEL, KERNEL_LAST, PHASES
 
-TILED_WAYS: dict[int, type[TiledWay]] = {
-    IMAGES: Winograd,
-    KERNEL: WinogradKernel,
-    IMAGES_LAST: WinogradLast,
-    KERNEL_LAST: WinogradKernelLast,
-    PHASES: WinogradPhases,
-}
 PAGE = 4096
 # Ways of which it is known what kernels a product calls.
-ROUTED = ("packed", "batch", Sums.name, *CALLS)
+ROUTED = ("packed", "batch", *CALLS)
+PLAIN = (*ROUTED, "axpy", "dot")  # ways of operands that have strides
 BRIEF = ("at_once", "small")  # ways of products that take less time than compiling them
 LONG_ROWS = 512  # elements of a row from which on its inner products beat packing
 FEW_ROWS = 128  # of A, to which packing B is dear
@@ -77,8 +54,12 @@ UNEVEN_WORK = 12 << 20  # multiply-adds that pay for packing a B which could be 
 class Driver:
     """Writes fg_gemm_<in>_<out>(ptr call) and all it needs into `module`.
 
-    way: the only way that its calls will go (see `route`), the suffix of its name
+    way: the only way that its calls will go (see `route`), the suffix of its name. This class is
+        for those of `PLAIN`; `gathered` for others, and for any.
     """
+
+    routed: tuple[str, ...] = ROUTED
+    gathered: Mapping[str, Any] = {}
 
     def __init__(self, fmt: Format, out: Format, target: Target, way: str = ""):
         self.module = module = ir.Module("gemm")
@@ -88,20 +69,15 @@ class Driver:
         self.narrow = self.parts.narrow
         packed = self._panels = Packed(self.parts, tables=not way and not fmt.is_complex)
         self.packed = packed.way
-        plain = not (self.narrow or fmt.is_complex)
-        self.gathered = self._gathered_ways(packed) if plain else {}
         works = self.parts.kernels.direct_works
         self.unpacked = Unpacked(self.parts, brief=way in BRIEF) if works else None
-        batches = works and plain and self.parts.tile.rows >= ROWS
+        batches = works and not (self.narrow or fmt.is_complex) and self.parts.tile.rows >= ROWS
         self.batch = Batch(self.parts) if batches else None
         # Its parts are products that go ways of their own.
         self.long = Way("", lambda: Long(self.parts, self.product).function)
 
     def write(self) -> None:
         """The functions."""
-        if self.way in self.gathered:
-            self._gathered_entry(self.gathered[self.way][1])
-            return
         if self.batch and self.way == self.batch.name:
             self._entry(self.batch.task(symbol(self.fmt, self.out, self.way)))
             return
@@ -109,29 +85,21 @@ class Driver:
         self.item = self._item()
         self._entry(self._batch_task())
 
-    def _elsewhere(self) -> Callable[[Micro], ir.Function] | None:
+    def _elsewhere(self) -> Callable[[Micro], Callee] | None:
         """Where the kernels are: a function for all ways has them itself."""
-        if self.way in ROUTED:
-            return placed(self.module, symbol(self.fmt, self.out, self.way))
+        if self.way in self.routed:
+            return placed(symbol(self.fmt, self.out, self.way))
         return linked(self.module, self.fmt, self.used) if self.way else None
 
     def route(self, words: Mapping[str, int]) -> tuple[str, list[Micro]]:
         """The way that products of a call's sizes and strides go, "" if it isn't only one; and the
         kernels that have to be placed for it (`micro`).
 
-        Found by the very statements that choose at run time, run on numbers. A call that has axes
-        needs `INNER`, too.
+        Found by the very statements that choose at run time, run on numbers.
         """
         if not words["k"] or self.narrow:
             return "", []
-        call: Any = Facts({name: Known(words.get(name, 0)) for name in (*CALL, *INNER, FRAMED)})
-        if call["axes"]:
-            work = words["m"] * words["n"] * words["batch0"] * words["batch1"]
-            ways = self.gathered.items() if work else ()
-            way = next((name for name, (serves, _) in ways if serves(call)), "")
-            takes = call["tiled"] or (way == Strips.name and Strips.takes_frame(call))
-            kernels = Sums.reached(self.parts.tile, call) if way == Sums.name else []
-            return ("", []) if call[FRAMED] and not takes else (way, kernels)
+        call: Any = Facts({name: Known(words.get(name, 0)) for name in CALL})
         trial: Any = Trial(call)
         merge_batches(trial, call)
         if self.batch and self.batch.serves(call):
@@ -151,11 +119,14 @@ class Driver:
         code = Code(self.module, "product", [PTR])
         self.product = code.function
         job = Record(code, JOB, code.args[0])
-        with code.either(job["a_rows"].ne(0)) as (gathered, plain):
-            with gathered:
-                self._go(code, self.packed)
-            with plain:
-                self._finished_or_plain(code, job)
+        if self.way:
+            self._finished_or_plain(code, job)
+        else:
+            with code.either(job["a_rows"].ne(0)) as (gathered, plain):
+                with gathered:
+                    self._go(code, self.packed)
+                with plain:
+                    self._finished_or_plain(code, job)
         code.ret()
 
     def _finished_or_plain(self, code: Code, job: Record) -> None:
@@ -169,6 +140,12 @@ class Driver:
                 self._plain_product(code, job)
 
     def _plain_product(self, code: Code, job: Record) -> None:
+        if self.way:
+            # What there is to ask, `route` has asked.
+            if self.way != "at_once":
+                self._swap(code, job)
+            self._go(code, getattr(self.unpacked, self.way, None) or self.packed)
+            return
         if not self.unpacked:
             self._strided_product(code, job)
             return
@@ -184,18 +161,22 @@ class Driver:
         lies_well = job["b_cs"].eq(1) & job["c_cs"].eq(1)
         return lies_well & (m > 1) & (m * n * k <= self.parts.serial_work) & ~is_thin(m, n)
 
-    def _strided_product(self, code: Code, job: Record) -> None:
-        m, n, k, lanes = job["m"], job["n"], job["k"], self.parts.tile.lanes
-        small, serial = (
-            m * n * k <= work for work in (self.parts.small_work, self.parts.serial_work)
-        )
+    def _swap(self, code: Code, job: Record) -> None:
+        """Turns a job that is thin in n, or whose c lies along m."""
+        m, n = job["m"], job["n"]
         thin = is_thin(m, n)
         wide = (m <= THIN) & (n > 2 * THIN)
         with code.when(thin | (job["c_cs"].ne(1) & job["c_rs"].eq(1) & ~wide)):
             pairs = [("m", "n"), ("a", "b"), ("a_rs", "b_cs"), ("a_cs", "b_rs"), ("c_rs", "c_cs")]
             for x, y in [*pairs, *([("out_rs", "out_cs")] if self.narrow else [])]:
                 job[x], job[y] = job[y], job[x]
-        m, n, b_unit, c_unit = job["m"], job["n"], job["b_cs"].eq(1), job["c_cs"].eq(1)
+
+    def _strided_product(self, code: Code, job: Record) -> None:
+        lanes, work = self.parts.tile.lanes, job["m"] * job["n"] * job["k"]
+        small, serial = (work <= most for most in (self.parts.small_work, self.parts.serial_work))
+        self._swap(code, job)
+        m, n, k = job["m"], job["n"], job["k"]
+        b_unit, c_unit = job["b_cs"].eq(1), job["c_cs"].eq(1)
         ways: list[tuple[Bool, Way | None]] = []
         if self.unpacked:
             few = (m <= THIN) | small & (k > SMALL_K)
@@ -290,8 +271,7 @@ class Driver:
         i = code.args[1]
         i0, i1 = i // call["batch1"], i % call["batch1"]
         job = Record(code, JOB, code.variable(I64, count=len(JOB)).slot)
-        for name in (*PRODUCT, *TABLES, *FINISH):
-            job[name] = call[name]
+        code.copy(job.pointer, call.pointer, 8 * len(SHARED))
         for name, storage in (("a", self.fmt.storage), ("b", self.fmt.storage),
                               ("c", self.out.storage)):  # fmt: skip
             offset = i0 * call[f"{name}_b0"] + i1 * call[f"{name}_b1"]
@@ -317,8 +297,7 @@ class Driver:
         """The product in float32 beside C, rounded (once) into it here, unless that is done."""
         m, n = job["m"], job["n"]
         wide = Record(code, JOB, code.variable(I64, count=len(JOB)).slot)
-        for name in (*PRODUCT, *TABLES):
-            wide[name] = job[name]
+        code.copy(wide.pointer, job.pointer, 8 * len(SHARED))
         sums = code.call(self.parts.take, m * n * self.fmt.acc_bytes)
         wide["c"], wide["c_rs"], wide["c_cs"], wide["add"] = sums, n, 1, 0
         for name, source in zip(OUT, ("c", "c_rs", "c_cs", "add"), strict=True):
@@ -350,157 +329,33 @@ class Driver:
 
     def _entry(self, task: ir.Function) -> None:
         code = Code(self.module, symbol(self.fmt, self.out, self.way), [PTR], public=True)
-        given, call = self._shared_call(code)
-        apart = given["axes"].ne(0)
-        tables = code.variable(PTR, ir.Constant(PTR, None))
-        with code.either(apart) as (yes, no):
-            with yes:
-                tables.set(self._make_tables(code, call))
-            with no:
-                merge_batches(code, call)
-        batch, m, n = call["batch0"] * call["batch1"], call["m"], call["n"]
-        work = m * n * call["k"].max(1)
-        spreads = (batch > 1) & (work <= BATCH_WORK)
-
-        def items() -> None:
-            with code.when(work > 0), code.either(spreads) as (spread, one_by_one):
-                with spread:
-                    parts = batch // (self.parts.threads(code) * 16)
-                    grain = (code.i64(BATCH_PART) // work).min(parts)
-                    grain = (code.i64(self.parts.serial_work) // work).max(grain).max(1)
-                    self.parts.loop(code, task, call.pointer, batch, grain)
-                with one_by_one:
-                    code.call(task, call.pointer, 0, batch)
-
-        def ways(left: list) -> None:
-            if not left:
-                items()
-                return
-            (serves, way), *others = left
-            with code.either(serves(call)) as (yes, no):
-                with yes:
-                    code.call(way.function, call.pointer)
-                with no:
-                    ways(others)
-
-        if self.way:
-            items()
-        else:
-            gathered = apart & (call["k"] > 0) & (work * batch > 0)
-            with code.either(gathered) as (some, none):
-                with some:
-                    self._set_inner(call)
-                    # Who calls a product for all ways doesn't ask for these.
-                    others = [kind.name for kind in TILED_WAYS.values()] + [Sums.name]
-                    ways([x for x in self.gathered.values() if x[1].name not in others])
-                with none:
-                    items()
-        with code.when(apart):
-            code.call(self.parts.give, tables.get())
-        code.ret()
-
-    def _gathered_entry(self, way: Way) -> None:
-        """The entry for calls that have axes and go one way."""
-        code = Code(self.module, symbol(self.fmt, self.out, self.way), [PTR], public=True)
         _, call = self._shared_call(code)
-        untold = {kind.name for kind in TILED_WAYS.values() if not kind.tables}
-        tables = None if way.name in untold else self._make_tables(code, call)
-        self._set_inner(call)
-        code.call(way.function, call.pointer)
-        if tables is not None:
-            code.call(self.parts.give, tables)
+        merge_batches(code, call)
+        self._items(code, call, task)
         code.ret()
+
+    def _items(self, code: Code, call: Record, task: ir.Function) -> None:
+        """The products of a batch, spread over threads if they are small."""
+        batch = call["batch0"] * call["batch1"]
+        work = call["m"] * call["n"] * call["k"].max(1)
+        spreads = (batch > 1) & (work <= BATCH_WORK)
+        with code.when(work > 0), code.either(spreads) as (spread, one_by_one):
+            with spread:
+                parts = batch // (self.parts.threads(code) * 16)
+                grain = (code.i64(BATCH_PART) // work).min(parts)
+                grain = (code.i64(self.parts.serial_work) // work).max(grain).max(1)
+                self.parts.loop(code, task, call.pointer, batch, grain)
+            with one_by_one:
+                code.call(task, call.pointer, 0, batch)
 
     def _shared_call(self, code: Code) -> tuple[Record, Record]:
         """The call that a function was given, and a copy with room for tables."""
         given = Record(code, CALL, code.args[0])
         call = Record(code, SHARED, code.variable(I64, count=len(SHARED)).slot)
-        for name in CALL:
-            call[name] = given[name]
-        for name in (*TABLES, *INNER):
+        code.copy(call.pointer, given.pointer, 8 * len(CALL))
+        for name in () if self.way in PLAIN else (*TABLES, *INNER):
             call[name] = 0
         return given, call
-
-    def _set_inner(self, call: Record) -> None:
-        """`INNER` of a call that has axes."""
-        code, axes = call.code, call.pointer_at("axes")
-        for x, strides in (("m", "m_a"), ("n", "n_b")):
-            sizes, steps = (
-                code.at(axes, AXES.index(name) * MAX_AXES, I64) for name in (f"{x}_sizes", strides)
-            )
-            size, step = (code.load(code.at(p, MAX_AXES - 1, I64), I64) for p in (sizes, steps))
-            odd = code.variable(I64, I64(0))
-            with code.range(0, MAX_AXES) as i:
-                other = (code.load(code.at(p, i, I64), I64) for p in (sizes, steps))
-                n, stride = other
-                odd.set(Int(code, odd.get()) + ((n > 1) & (stride % 2).ne(0)).select(1, 0))
-            two = step.eq(2) & Int(code, odd.get()).eq(0)
-            call[f"{x}_inner"] = (step.eq(1) | two).select(size, 0)
-            call[f"{x}_step"] = two.select(2, 1)
-
-    def _gathered_ways(self, packed: Packed) -> dict[str, tuple[Callable[[Any], Any], Way]]:
-        """Ways for operands of axes, and when they serve: the first that does is gone."""
-        parts = self.parts
-        ways: list[tuple[Callable[[Any], Any], Way]] = []
-        # Only elements that are multiplied as they lie are read one by one.
-        as_it_is = self.fmt.storage == self.fmt.acc
-        if as_it_is:
-            ways += [_tiled_way(form, kind, parts) for form, kind in TILED_WAYS.items()]
-            if Lines.works(parts):
-                sums = Way(Sums.name, lambda: Sums(parts).function)
-                ways.append((lambda call: Sums.serves(call, parts), sums))
-        if as_it_is and Lines.works(parts):
-            strips = Way(Strips.name, lambda: Strips(parts).function)
-            ways.append((lambda call: Strips.serves(call, parts), strips))
-            lines = Way("lines", lambda: Lines(parts).function)
-            ways.append((lambda call: Lines.serves(call, parts), lines))
-        if as_it_is:
-            placed = Way("placed", lambda: Placed(parts).function)
-            ways.append((lambda call: Placed.serves(call, parts), placed))
-        copied = Way("windows", lambda: Windows(parts, packed).function)
-        ways.append((Windows.serves, copied))
-        return {way.name: (serves, way) for serves, way in ways}
-
-    def _make_tables(self, code: Code, call: Record) -> ir.Value:
-        """Sets the tables of a call that has axes; returns their memory, with room to read on."""
-        m, n, k = call["m"], call["n"], call["k"]
-        axes, fill = call.pointer_at("axes"), self._fill_table()
-        more = max(self.parts.tile.lanes, SOON)
-        memory = code.call(self.parts.take, (m + n + 2 * k + more) * 8)
-        at = code.i64(0)
-        sources = zip(TABLES, ("m", "k", "k", "n"), ("m_a", "k_a", "k_b", "n_b"), strict=True)
-        for name, axis, strides in sources:
-            count = {"m": m, "n": n, "k": k}[axis]
-            table = call[name] = code.at(memory, at, I64)
-            parts = (
-                code.at(axes, AXES.index(x) * MAX_AXES, I64) for x in (f"{axis}_sizes", strides)
-            )
-            with code.when(count > 0):
-                code.call(fill, table, *parts)
-            at = at + count
-        return memory
-
-    def _fill_table(self) -> ir.Function:
-        """void fill(table, sizes, strides): Σ index·stride for each point of the axes, in order."""
-        code = Code(self.module, "fill_table", [PTR, PTR, PTR])
-        table, sizes, strides = code.args
-        filled = code.variable(I64, I64(1))
-        code.store(I64(0), table)
-        with code.range(1, MAX_AXES + 1) as back:
-            size, stride = (
-                code.load(code.at(x, MAX_AXES - back, I64), I64) for x in (sizes, strides)
-            )
-            done = Int(code, filled.get())
-            with code.range(1, size) as i, code.range(0, done) as j:
-                start = code.load(code.at(table, j, I64), I64)
-                code.store(start + i * stride, code.at(table, i * done + j, I64))
-            filled.set(done * size)
-        code.ret()
-        return code.function
-
-
-def _tiled_way(form: int, kind: type[TiledWay], parts: Parts) -> tuple[Callable[[Any], Any], Way]:
-    return (lambda call: call["tiled"].eq(form)), Way(kind.name, lambda: kind(parts).function)
 
 
 def symbol(fmt: Format, out: Format, way: str = "") -> str:

@@ -17,8 +17,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from funcgrad.backends.late import Late
 from funcgrad.backends.llvm.gemm import micro
-from funcgrad.backends.llvm.gemm.driver import Driver, symbol
+from funcgrad.backends.llvm.gemm.driver import PLAIN, Driver, symbol
 from funcgrad.backends.llvm.gemm.kernels import Micro
 from funcgrad.backends.llvm.gemm.pack import FORMATS
 from funcgrad.backends.llvm.gemm.packers import provide_packers
@@ -28,7 +29,10 @@ from funcgrad.backends.llvm.native.builder import IRBuilder
 from funcgrad.backends.llvm.native.code import I64, PTR, VOID, allocate, declare
 from funcgrad.backends.llvm.native.engine import Engine, Library, engine
 from funcgrad.backends.llvm.native.sources import generator
+from funcgrad.backends.llvm.native.target import Target
 from funcgrad.backends.llvm.runtime import pool, scratch
+
+gathered = Late("funcgrad.backends.llvm.gemm.gathered")
 
 # Formats of the operands, and those that a product may have; the first is the default.
 OUTPUTS = {
@@ -67,15 +71,26 @@ def way_library(dtype: str, out: str, target: Engine, way: str) -> Library:
     name = name_of(dtype, out, way)
 
     def write() -> ir.Module:
-        driver = Driver(FORMATS[dtype], FORMATS[out], target.target, way)
-        driver.write()
-        for kernel in driver.used:
+        made = driver(dtype, out, target.target, way)
+        made.write()
+        for kernel in made.used:
             micro.provide(target, dtype, kernel)
-        return driver.module
+        return made.module
 
-    library = target.compile(write, level=1, key=f"{name} {generator('gemm.functions')}")
+    sources = ["gemm.functions", *([] if way in PLAIN else ["gemm.gathered"])]
+    library = target.compile(write, level=1, key=" ".join([name, *map(generator, sources)]))
     target.bind(name, library)
     return library
+
+
+def driver(dtype: str, out: str, target: Target, way: str = "", axes: bool = True) -> Driver:
+    """What writes the code of a product, or plans it. axes: whether calls may have them.
+
+    >>> driver("float32", "float32", engine().target, "direct").way
+    'direct'
+    """
+    kind = gathered.Gathered if axes and way not in PLAIN else Driver
+    return kind(FORMATS[dtype], FORMATS[out], target, way)
 
 
 def install_kernel(dtype: str, out: str, way: str, kernel: Micro) -> None:
@@ -107,13 +122,14 @@ def route(dtype: str, out: str, words: Mapping[str, int]) -> tuple[str, list[Mic
     >>> way in ("at_once", "packed"), len(kernels)
     (True, 1)
     """
-    return _planner(dtype, out, engine()).route({"batch0": 1, "batch1": 1, **words})
+    planner = _planner(dtype, out, engine(), bool(words.get("axes")))
+    return planner.route({"batch0": 1, "batch1": 1, **words})
 
 
 @functools.cache
-def _planner(dtype: str, out: str, target: Engine) -> Driver:
+def _planner(dtype: str, out: str, target: Engine, axes: bool) -> Driver:
     """A driver that writes nothing."""
-    return Driver(FORMATS[dtype], FORMATS[out], target.target)
+    return driver(dtype, out, target.target, axes=axes)
 
 
 def declare_gemm(module: ir.Module, dtype: str, out: str | None = None) -> ir.Function:

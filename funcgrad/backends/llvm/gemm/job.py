@@ -17,7 +17,17 @@ from funcgrad.backends.llvm.gemm.pack import (
 from funcgrad.backends.llvm.gemm.packers import packer
 from funcgrad.backends.llvm.gemm.words import JOB, SERIAL_WORK, SMALL_WORK
 from funcgrad.backends.llvm.native import ir
-from funcgrad.backends.llvm.native.code import I32, I64, PTR, VOID, Code, Int, Record, declare
+from funcgrad.backends.llvm.native.code import (
+    I32,
+    I64,
+    PTR,
+    VOID,
+    Callee,
+    Code,
+    Int,
+    Record,
+    declare,
+)
 from funcgrad.backends.llvm.native.target import Target
 
 
@@ -41,7 +51,7 @@ class Parts:
 
     def __init__(
         self, module: ir.Module, fmt: Format, out: Format, target: Target,
-        elsewhere: Callable[[Micro], ir.Function] | None = None,
+        elsewhere: Callable[[Micro], Callee] | None = None,
     ):  # fmt: skip
         self.module, self.fmt, self.out, self.target = module, fmt, out, target
         self.tile = Tile.of(target, fmt)

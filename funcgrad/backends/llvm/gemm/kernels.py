@@ -14,7 +14,7 @@ from typing import NamedTuple
 from funcgrad.backends.llvm.gemm.pack import BIAS, I32, Format, Tile, constant, vector_of, widen
 from funcgrad.backends.llvm.gemm.registers import Registers
 from funcgrad.backends.llvm.native import ir
-from funcgrad.backends.llvm.native.code import BYTE, I64, PTR, Code, Int, Variable, zero_of
+from funcgrad.backends.llvm.native.code import BYTE, I64, PTR, Callee, Code, Int, Variable, zero_of
 from funcgrad.backends.llvm.native.target import Target
 
 SOON = 20  # steps along k that a tall tile's panel of B is fetched ahead, where that is needed
@@ -62,7 +62,7 @@ class Kernels(Registers):
 
     def __init__(
         self, module: ir.Module, fmt: Format, tile: Tile, target: Target,
-        elsewhere: Callable[[Micro], ir.Function] | None = None,
+        elsewhere: Callable[[Micro], Callee] | None = None,
     ):  # fmt: skip
         super().__init__(module, fmt, tile, target)
         self._elsewhere = elsewhere
@@ -72,15 +72,15 @@ class Kernels(Registers):
         """Whether masked loads of the storage type are cheap, which `direct` lives on."""
         return self.tile.masks and (self.fmt.bytes >= 4 or self.target.has("avx512bw"))
 
-    def packed(self, rows: int, vectors: int) -> ir.Function:
+    def packed(self, rows: int, vectors: int) -> Callee:
         """void(k, a panel, b panel, c, c_rs, c_cs, m, n, add): rows × the first vectors of b."""
         return self._micro(Micro("packed", rows, vectors))
 
-    def direct(self, rows: int, vectors: int, masked: bool) -> ir.Function:
+    def direct(self, rows: int, vectors: int, masked: bool) -> Callee:
         """void(k, a, a_rs, a_cs, b, b_rs, c, c_rs, n, add): b and c contiguous along n ≤ cols."""
         return self._micro(Micro("direct", rows, vectors, masked))
 
-    def narrow(self, rows: int, masked: bool) -> ir.Function:
+    def narrow(self, rows: int, masked: bool) -> Callee:
         """As `direct` for one vector of columns and an a that is contiguous along k."""
         return self._micro(Micro("narrow", rows, 1, masked))
 
@@ -100,19 +100,19 @@ class Kernels(Registers):
         name = f"lines{rows}x{vectors}"
         return self.once(name, lambda name: self._lines(name, rows, vectors))
 
-    def strips(self, rows: int, vectors: int) -> ir.Function:
+    def strips(self, rows: int, vectors: int) -> Callee:
         """void(k, a panel, along, (b, c, skipped)…, c_rs, m, add): a vector of b and of c each, at
         b[along[k]], of which the first lanes, so many, aren't stored. The table along goes on for
         `LINES_SOON` entries, of any places near b."""
         return self._micro(Micro("strips", rows, vectors))
 
-    def sums(self, rows: int, vectors: int) -> ir.Function:
+    def sums(self, rows: int, vectors: int) -> Callee:
         """void(k, a, a_along, b, b_along, c, c_rs, n, add): rows of a begin at a[a_along[k]], those
         of b at b[b_along[k]]; elements of both, and of c's, follow each other. The tables go on for
         some entries, of any places."""
         return self._micro(Micro("sums", rows, vectors, True))
 
-    def _micro(self, kernel: Micro) -> ir.Function:
+    def _micro(self, kernel: Micro) -> Callee:
         if self._elsewhere is not None:
             return self._elsewhere(kernel)
         return self.once(kernel.name, lambda name: self.write(kernel, name))
@@ -210,7 +210,7 @@ class Kernels(Registers):
         k, a, a_rs, a_cs, b, b_rs, c, c_rs, n, add, *ahead = code.args
         _, rows, vectors, masked = kernel
         lanes, fmt = self.tile.lanes, self.fmt
-        masks = [self.mask(code, n - v * lanes) for v in range(vectors)]
+        masks = [self.mask(code, n - v * lanes) if masked else None for v in range(vectors)]
         acc = self._accumulators(code, rows, vectors)
         row_pointers = [code.at(a, a_rs * i, fmt.storage) for i in range(rows)]
         if self.target.follows_strides:
@@ -225,12 +225,12 @@ class Kernels(Registers):
             bv = []
             for v in range(vectors):
                 p = code.at(pb, v * lanes, fmt.storage)
-                y = self._read(code, p, masks[v] if masked else None, self.storage_vec)
+                y = self._read(code, p, masks[v], self.storage_vec)
                 bv.append(widen(code, fmt, self.target, y))
             for i in range(rows):
                 p = code.at(row_pointers[i], kk * a_cs, fmt.storage)
                 self._row_product(code, acc[i], self._factors(code, p, packed=False), bv)
-        self._store_rows(code, acc, masks if masked else [None] * vectors, (c, c_rs, add))
+        self._store_rows(code, acc, masks, (c, c_rs, add))
         code.ret()
         return code.function
 

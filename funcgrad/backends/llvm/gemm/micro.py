@@ -13,7 +13,7 @@ from functools import partial
 from funcgrad.backends.llvm.gemm.kernels import Kernels, Micro
 from funcgrad.backends.llvm.gemm.pack import FORMATS, Format, Tile
 from funcgrad.backends.llvm.native import ir
-from funcgrad.backends.llvm.native.code import PTR, VOID, Code, declare
+from funcgrad.backends.llvm.native.code import PTR, VOID, Callee, Code, declare
 from funcgrad.backends.llvm.native.engine import Engine, Library
 from funcgrad.backends.llvm.native.sources import generator
 
@@ -36,19 +36,12 @@ def place(way: str, kernel: Micro) -> str:
     return f"{way}_{kernel.name}"
 
 
-def placed(module: ir.Module, way: str) -> Callable[[Micro], ir.Function]:
-    """What writes functions that call kernels by their addresses."""
-    made: dict[Micro, ir.Function] = {}
+def placed(way: str) -> Callable[[Micro], Callee]:
+    """What calls kernels by their addresses."""
 
-    def find(kernel: Micro) -> ir.Function:
-        if kernel not in made:
-            code = Code(module, kernel.name, kernel.arguments)
-            kind = ir.FunctionType(VOID, kernel.arguments)
-            code.call(ir.Called(address(code, way, kernel), kind), *code.args)
-            code.ret()
-            code.function.attributes.add("alwaysinline")
-            made[kernel] = code.function
-        return made[kernel]
+    def find(kernel: Micro) -> Callee:
+        kind = ir.FunctionType(VOID, kernel.arguments)
+        return lambda code: ir.Called(address(code, way, kernel), kind)
 
     return find
 
@@ -62,7 +55,7 @@ def address(code: Code, way: str, kernel: Micro) -> ir.Value:
     return code.load(code.module.globals[name], PTR)
 
 
-def linked(module: ir.Module, fmt: Format, used: set[Micro]) -> Callable[[Micro], ir.Function]:
+def linked(module: ir.Module, fmt: Format, used: set[Micro]) -> Callable[[Micro], Callee]:
     """What declares kernels, and notes them: their libraries are to be there (`provide`)."""
 
     def find(kernel: Micro) -> ir.Function:

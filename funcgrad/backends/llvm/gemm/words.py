@@ -41,12 +41,10 @@ SHARED = (*CALL, *TABLES, *INNER)
 # address of void(ptr around, i64 begin, i64 end, ptr c), which makes it of the rows [begin, end) of
 # sums at c, n apart; what it is called with; whether c is these rows' alone, and nowhere else.
 FINISH = ("finish", "around", "apart")
-PRODUCT = ("m", "n", "k", "a", "a_rs", "a_cs", "b", "b_rs", "b_cs", "c", "c_rs", "c_cs", "add")
 OUT = ("out", "out_rs", "out_cs", "out_add")
 JOB = (
-    *PRODUCT,
-    *TABLES,
-    *FINISH,
+    # Of the call that it is a product of.
+    *SHARED,
     # The block in hand of the packed way: offsets and sizes, packed operands, tiling.
     "jc", "ic", "ko", "nl", "ml", "kl", "pa", "pb", "pa_step", "pb_step",
     "a_parts", "mt", "nt", "row_tiles", "prepacked", "by_rows",

@@ -107,6 +107,16 @@ def write(k: SpecialKernel, eqn: Eqn) -> Written | None:
     if fits and set(eqn.params["base_dilation"]) == {1}:
         first = partial(_first, b, greatest=greatest)
         return Lines(k, eqn, images.moving, strides, (x_type, sum_type), least, first).write()
+    return _written(k, eqn, images, (x_type, sum_type), least, greatest)
+
+
+def _written(
+    k: SpecialKernel, eqn: Eqn, images: _Images, types: tuple[np.dtype, np.dtype], least: Const,
+    greatest: bool,
+) -> Written:  # fmt: skip
+    """The kernel by way of an image in memory; its elements and sums have these types."""
+    b, (source, x), (x_type, sum_type) = k.builder, eqn.ins, types
+    room = math.prod(images.sizes)
     out = k.params.write(eqn.outs[0])
     image = [ZERO if i in images.moving else k.outer(n) for i, n in enumerate(images.shape)]
     counts, shape = images.of(images.counts), images.of(images.shape)

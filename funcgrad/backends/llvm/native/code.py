@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.builder import IRBuilder
@@ -18,6 +18,8 @@ from funcgrad.core import record
 
 I1, I32, I64, BYTE = ir.I1, ir.I32, ir.I64, ir.BYTE
 PTR, VOID, BFLOAT = ir.PTR, ir.VOID, ir.BFloatType()
+# What code calls: a function, or what gives the code its address.
+Callee: TypeAlias = "ir.Function | ir.Called | Callable[[Code], ir.Called]"
 
 
 class Int:
@@ -225,8 +227,10 @@ class Code:
         else:
             self.b.ret(value.value if isinstance(value, Int) else value)
 
-    def call(self, function: ir.Function | ir.Called, *args: Any) -> Any:
+    def call(self, function: Callee, *args: Any) -> Any:
         """The result of a function; plain integers become i64 where it takes these."""
+        if not isinstance(function, ir.Function | ir.Called):
+            function = function(self)
         values = []
         for a, kind in zip(args, function.function_type.args, strict=True):
             values.append(self.i64(a).value if kind == I64 else a)
@@ -293,9 +297,14 @@ class Code:
     def copy_word(self, to: ir.Value, source: ir.Value, size: int) -> None:
         """Copy an element through a general register: volatile, lest LLVM gathers several in a
         vector, where sums take all registers of these."""
+        self.copy(to, source, size, volatile=True)
+
+    def copy(self, to: ir.Value, source: ir.Value, size: int, volatile: bool = False) -> None:
+        """Copy so many bytes."""
         bit = ir.IntType(1)
         kind = ir.FunctionType(VOID, [PTR, PTR, I64, bit])
-        self.b.call(self._intrinsic("llvm.memcpy.p0.p0.i64", kind), [to, source, I64(size), bit(1)])
+        f = self._intrinsic("llvm.memcpy.p0.p0.i64", kind)
+        self.b.call(f, [to, source, I64(size), bit(int(volatile))])
 
     def prefetch(self, pointer: ir.Value, write: bool = False, first: bool = False) -> None:
         """Hint that memory will be read (or written) soon; any address is allowed.

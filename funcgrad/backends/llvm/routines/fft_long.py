@@ -122,16 +122,20 @@ class Long:
         for array in (middle, *room, *([] if spectrum is None else [spectrum])):
             code.call(parts.give, array)
         code.ret()
-        entry = Code(parts.module, name, [PTR], public=True)
-        batch = Record(entry, CALL, entry.args[0])["batch"]
-        # Threads share rows if there are enough, else what is in one.
-        with entry.either(batch < _ROWS) as (few, several):
+        self._entry(name, code.function)
+
+    def _entry(self, name: str, task: ir.Function) -> None:
+        """The function that others call: threads share rows if there are enough, else what is in
+        one."""
+        code = Code(self.parts.module, name, [PTR], public=True)
+        batch = Record(code, CALL, code.args[0])["batch"]
+        with code.either(batch < _ROWS) as (few, several):
             with few:
-                entry.call(code.function, entry.args[0], 0, batch)
+                code.call(task, code.args[0], 0, batch)
             with several:
                 grain = max(1, _TASK // self.within)
-                entry.call(parts.parallel_for, code.function, entry.args[0], batch, grain)
-        entry.ret()
+                code.call(self.parts.parallel_for, task, code.args[0], batch, grain)
+        code.ret()
 
     def _blocks(self, count: int) -> int:
         return -(-count // self.lanes)

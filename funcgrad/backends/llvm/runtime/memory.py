@@ -10,7 +10,6 @@ memory).
 from __future__ import annotations
 
 import ctypes
-import html
 import os
 import re
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ import numpy as np
 from funcgrad.backends.llvm.native.engine import here
 from funcgrad.backends.llvm.runtime import memory_code, scratch
 from funcgrad.core.display.array_html import size_text
-from funcgrad.core.display.jaxpr_html import page
+from funcgrad.core.display.jaxpr_html import escape, page
 from funcgrad.core.eager.aligned import Handler
 from funcgrad.core.process import fork
 
@@ -117,7 +116,7 @@ class MemorySummary(NamedTuple):
         return "\n".join(["memory of large arrays", *lines])
 
     def _repr_html_(self) -> str:
-        cells = [f"<td>{html.escape(a)}</td><td>{html.escape(b)}</td>" for a, b in self.rows()]
+        cells = [f"<td>{escape(a)}</td><td>{escape(b)}</td>" for a, b in self.rows()]
         rows = "".join(f"<tr>{c}</tr>" for c in cells)
         return page(f"<div><b>memory of large arrays</b></div><table>{rows}</table>")
 

@@ -135,8 +135,17 @@ def bind(target: Engine) -> None:
 
     >>> bind(here())
     """
-    for name in ("fg_scratch_take", "fg_scratch_give"):
-        target.provide(name, partial(_address, name))
+    target.provide("fg_scratch_take", take_address)
+    target.provide("fg_scratch_give", partial(_address, "fg_scratch_give"))
+
+
+def take_address() -> int:
+    """Address of fg_scratch_take, which is compiled at first use.
+
+    >>> take_address() == take_address()
+    True
+    """
+    return _address("fg_scratch_take")
 
 
 def release() -> int:

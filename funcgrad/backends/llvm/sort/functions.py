@@ -15,7 +15,7 @@ from funcgrad.backends.llvm.sort.network import LANES
 from funcgrad.backends.llvm.sort.radix import LONG
 from funcgrad.backends.llvm.sort.rows import by_buckets, emit_keys, emit_order
 from funcgrad.backends.llvm.sort.shuffle import emit_shuffle
-from funcgrad.backends.llvm.sort.top import emit_top
+from funcgrad.backends.llvm.sort.top import FEW, emit_top
 
 if TYPE_CHECKING:
     from funcgrad.backends.program import HostStep
@@ -53,8 +53,8 @@ def top_call(step: HostStep) -> Call | None:
     keys = keys_of(aval.dtype)
     if keys is None or keys.bits > 32 or n >= 2**31:  # positions are int32
         return None
-    name = f"fg_top_{keys.name}"
-    return _call(name, (math.prod(lead), n, 1, step.params["k"]))
+    k = step.params["k"]
+    return _call(f"fg_{'few' if k <= FEW else 'top'}_{keys.name}", (math.prod(lead), n, 1, k))
 
 
 def shuffle_call(step: HostStep) -> Call:
@@ -88,8 +88,8 @@ def install(name: str, target: Engine | None = None) -> int:
             return module
         keys = [Keys(d) for d in dtypes.split("_")]
         block = 0 if what == "short" else block
-        if what == "top":
-            emit_top(module, name, keys[0])
+        if what in ("few", "top"):
+            emit_top(module, name, keys[0], what == "few")
         elif widths:
             emit_order(module, name, keys, widths, block)
         else:

@@ -1,9 +1,9 @@
 """The k greatest numbers of rows in generated code.
 
 Most elements are no greater than the least of the k best so far, which vectors of them are compared
-with. A few best ones are kept in order; many are collected behind the k best, and when there is no
-room, a radix sort leaves the k best again. A word holds a rank above and a position below, both
-turned over where greater ones come first.
+with. A few best ones are kept in order, by a quarter of the code. Many are collected behind the k
+best, and when there is no room, a radix sort leaves the k best again. A word holds a rank above and
+a position below, both turned over where greater ones come first.
 """
 
 from __future__ import annotations
@@ -21,31 +21,27 @@ FEW = 16  # how many are kept in order
 _ONES = (1 << 32) - 1
 
 
-def emit_top(module: ir.Module, name: str, keys: Keys) -> None:
+def emit_top(module: ir.Module, name: str, keys: Keys, few: bool) -> None:
     """Write void name(ptr call): outer, n, k, then x, the values and their positions (int32); for
-    keys of up to 32 bits."""
-    _Top(module, name, keys)
+    keys of up to 32 bits. few: whether k is up to `FEW`, as it is to be then."""
+    _Top(module, name, keys, few)
 
 
 class _Top:
-    def __init__(self, module: ir.Module, name: str, keys: Keys):
+    def __init__(self, module: ir.Module, name: str, keys: Keys, few: bool):
         self.module, self.keys = module, keys
         rows = Rows(module)
-        self.sort = rows.radix(I64, 32, keys.bits).function
-        few, many = self._few(), self._many()
+        if not few:
+            self.sort = rows.radix(I64, 32, keys.bits).function
+        find = self._few() if few else self._many()
 
         def row(code: Code, call: Record, first: Int, scratch: list[ir.Value]) -> None:
             n, k = call["n"], call["k"]
             x = code.at(call.pointer_at("array0"), first, keys.storage)
             to = first // n * k
-            best = code.variable(PTR, scratch[0])
-            with code.either(k <= FEW) as (yes, no):
-                with yes:
-                    code.call(few, x, n, k, scratch[0])
-                with no:
-                    best.set(code.call(many, x, n, k, *scratch))
+            best = code.call(find, x, n, k, *scratch)
             with code.range(0, k) as i:
-                word = code.b.load(code.at(best.get(), i, I64), typ=I64)
+                word = code.b.load(code.at(best, i, I64), typ=I64)
                 place = Int(code, code.b.and_(word, I64(_ONES)))
                 value = code.at(call.pointer_at("array1"), to + i, keys.storage)
                 code.store(self._load(code, x, place), value)
@@ -54,7 +50,7 @@ class _Top:
 
         def room(call: Record) -> list[Int]:
             size = _room(call["n"], call["k"]) + LANES
-            return [size * 8, size * 8]
+            return [size * 8] if few else [size * 8, size * 8]
 
         rows.entry(name, 3, row, room)
 
@@ -100,8 +96,8 @@ class _Top:
             found(i)
 
     def _few(self) -> ir.Function:
-        """void few(x, n, k, best): the words of the best ones, in order."""
-        code = Code(self.module, "few", [PTR, I64, I64, PTR])
+        """ptr few(x, n, k, best): the words of the best ones, in order."""
+        code = Code(self.module, "few", [PTR, I64, I64, PTR], result=PTR)
         insert = self._insert()
         x, n, k, best = code.args
         with code.range(0, k) as i:
@@ -120,7 +116,7 @@ class _Top:
         with code.when(k > 0):
             update()
             self._scan(code, x, k, n, least, found, update)
-        code.ret()
+        code.ret(best)
         return code.function
 
     def _insert(self) -> ir.Function:

@@ -391,6 +391,7 @@ def test_reference_counts():
                 f(args[0])
 
     use()
+    gc.collect()  # what other tests left behind holds dtypes, too
     before = [sys.getrefcount(x) for x in [*kept, f._direct, f._entries[0].words]]
     use()
     after = [sys.getrefcount(x) for x in [*kept, f._direct, f._entries[0].words]]

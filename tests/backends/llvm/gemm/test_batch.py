@@ -6,8 +6,6 @@ import pytest
 import funcgrad as fg
 from funcgrad.backends.llvm.gemm import functions
 from funcgrad.backends.llvm.gemm.batch import MANY, Batch, merge_batches
-from funcgrad.backends.llvm.gemm.driver import Driver
-from funcgrad.backends.llvm.gemm.pack import FORMATS
 from funcgrad.backends.llvm.gemm.trial import Facts, Trial
 from funcgrad.backends.llvm.gemm.words import CALL
 from funcgrad.backends.llvm.native.engine import engine
@@ -39,7 +37,7 @@ def threads(request):
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
 @pytest.mark.usefixtures("threads")
 def test_batches(dtype, target, rng):
-    places, planner = None, Driver(FORMATS[dtype], FORMATS[dtype], target)
+    places, planner = None, functions.driver(dtype, dtype, target)
     heights = set()
     for _ in range(150):
         m, n, k = (int(rng.choice(SIZES)) for _ in range(3))
@@ -71,7 +69,7 @@ def random(rng, shape, dtype):
 
 
 def test_what_goes_other_ways(target):
-    planner = Driver(FORMATS["float32"], FORMATS["float32"], target)
+    planner = functions.driver("float32", "float32", target)
 
     def way(batch, m, n, k, **other):
         words = {"m": m, "n": n, "k": k, "a_rs": k, "a_cs": 1, "b_rs": n, "b_cs": 1, "c_rs": n,
@@ -98,7 +96,7 @@ def test_what_goes_other_ways(target):
 )
 def test_few_registers(cpu, dtype):
     """Sums of complex numbers take two for each vector of a tile."""
-    planner = Driver(FORMATS[dtype], FORMATS[dtype], engine_for(cpu).target)
+    planner = functions.driver(dtype, dtype, engine_for(cpu).target)
     assert planner.batch is None
 
 

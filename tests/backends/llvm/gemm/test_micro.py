@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from funcgrad.backends.llvm.gemm import functions, micro
-from funcgrad.backends.llvm.gemm.driver import ROUTED, Driver
-from funcgrad.backends.llvm.gemm.pack import FORMATS
+from funcgrad.backends.llvm.gemm.driver import ROUTED
 from funcgrad.backends.llvm.gemm.words import CALL
 from funcgrad.backends.llvm.native.engine import engine
 from funcgrad.backends.llvm.runtime.pool import num_threads, set_num_threads
@@ -27,7 +26,7 @@ class Places:
 
     def __init__(self, dtype, way, target):
         self.dtype, self.target, self.called = dtype, target, []
-        driver = Driver(FORMATS[dtype], FORMATS[dtype], target.target, way)
+        driver = functions.driver(dtype, dtype, target.target, way)
         driver.write()
         name = functions.name_of(dtype, dtype, way)
         library = functions.way_library(dtype, dtype, target, way)
@@ -85,14 +84,14 @@ def test_kernels_of_other_processors(cpu):
     """As above by what modules have: each kernel that a product may call has its place."""
     target = engine_for(cpu).target
     rows = {"a_rs": 1, "a_cs": 1, "b_cs": 1, "c_cs": 1, "batch0": 1, "batch1": 1}
-    planner, has = Driver(FORMATS["float32"], FORMATS["float32"], target), {}
+    planner, has = functions.driver("float32", "float32", target), {}
     for m in (*ROWS, 700):
         for n in (*COLUMNS, 900):
             for k in (4, 90, 2000):
                 words = {"m": m, "n": n, "k": k, **rows, "a_rs": k, "b_rs": n, "c_rs": n}
                 way, kernels = planner.route(words)
                 if way in ROUTED and way not in has:
-                    driver = Driver(FORMATS["float32"], FORMATS["float32"], target, way)
+                    driver = functions.driver("float32", "float32", target, way)
                     driver.write()
                     has[way] = {g.name for g in driver.module.globals.values()}
                 name = functions.name_of("float32", "float32", way)

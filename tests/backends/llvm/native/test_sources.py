@@ -12,7 +12,8 @@ from funcgrad.backends.llvm.emit import half_calls
 from funcgrad.backends.llvm.gemm import functions as gemm
 from funcgrad.backends.llvm.gemm import micro as gemm_micro
 from funcgrad.backends.llvm.gemm import packers as gemm_packers
-from funcgrad.backends.llvm.gemm.driver import TILED_WAYS
+from funcgrad.backends.llvm.gemm.driver import PLAIN
+from funcgrad.backends.llvm.gemm.gathered import TILED_WAYS
 from funcgrad.backends.llvm.gemm.images import frames as gemm_frames
 from funcgrad.backends.llvm.gemm.kernels import Micro
 from funcgrad.backends.llvm.matrix import functions as matrix
@@ -26,7 +27,8 @@ HERE = "funcgrad.backends.llvm"
 LINKED = {f"{HERE}.native.{name}" for name in sources.LINKING}
 # The modules whose digests are in keys.
 KEYS = ("attention.functions", "calls.direct_code", "calls.eager_code", "emit.half_calls",
-        "gemm.images.frames", "gemm.functions", "gemm.micro", "gemm.packers", "matrix.functions",
+        "gemm.images.frames", "gemm.functions", "gemm.gathered", "gemm.micro", "gemm.packers",
+        "matrix.functions",
         *sorted({f"matrix.{file}" for file in matrix.WRITERS.values()}),
         "routines.copies", "routines.elements", "routines.rows", "sort.functions")  # fmt: skip
 TILED = [kind.name for kind in TILED_WAYS.values()]
@@ -69,10 +71,13 @@ def packer(writer):
 
 WRITERS = [
     *[
-        ("gemm.functions", partial(gemm.way_library, "float32", "float32", way=way))
+        (
+            "gemm.functions" if way in PLAIN else "gemm.gathered",
+            partial(gemm.way_library, "float32", "float32", way=way),
+        )
         for way in ONE_WAY
     ],
-    ("gemm.functions", lambda w: gemm.way_library("bfloat16", "bfloat16", w, "")),
+    ("gemm.gathered", lambda w: gemm.way_library("bfloat16", "bfloat16", w, "")),
     ("gemm.micro", lambda w: gemm_micro.library(w, "float32", Micro("packed", 4, 2))),
     ("gemm.packers", packer),
     ("gemm.images.frames", lambda w: gemm_frames.install.__wrapped__(4, w)),
@@ -86,6 +91,7 @@ WRITERS = [
     ("sort.functions", lambda w: sort.install.__wrapped__("fg_sort_float32__", w)),
     ("sort.functions", lambda w: sort.install.__wrapped__("fg_sort_float32__4_8", w)),
     ("sort.functions", lambda w: sort.install.__wrapped__("fg_top_float32", w)),
+    ("sort.functions", lambda w: sort.install.__wrapped__("fg_few_float32", w)),
     ("sort.functions", lambda w: sort.install.__wrapped__("fg_shuffle_4", w)),
     *[
         (
@@ -128,15 +134,15 @@ def test_keys_know_all_that_code_is_written_by(which, generic, monkeypatch):
     ran = {f"{package}.{name}".removesuffix(".__init__") for name in ran}
     assert ran
     names = set(sources.written_with(module))
-    if module.startswith("matrix."):  # keys have both
-        names |= set(sources.written_with("matrix.functions"))
+    if module.startswith(("matrix.", "gemm.gathered")):  # keys have both
+        names |= set(sources.written_with(f"{module.partition('.')[0]}.functions"))
     assert ran - LINKED <= names
 
 
 def test_what_decides_of_other_layers_is_known():
     """Constants are read where a module is loaded, which no call shows."""
     names = {module: sources.written_with(module) for module in KEYS}
-    assert "funcgrad.backends.llvm.rewrites.tiles" in names["gemm.functions"]
+    assert "funcgrad.backends.llvm.rewrites.tiles" in names["gemm.gathered"]
     assert f"{HERE}.gemm.words" in names["matrix.lu"]
     assert "funcgrad.backends.llvm.drafts.cuts" in names["attention.functions"]
     assert "funcgrad.ops.random" in names["sort.functions"]
@@ -170,8 +176,9 @@ def test_nothing_that_writes_code_is_imported_in_functions(module):
         hidden = re.findall(r"^[ \t]+(?:from|import) +(funcgrad\S*)", code, re.M)
         assert not hidden, name
         late = re.findall(r'Late\("([\w.]+)"\)|import_module\("([\w.]+)"\)', code)
-        # Products are linked, and have keys of their own.
-        assert {*sum(late, ())} <= {*LINKED, f"{HERE}.gemm.functions", ""}, name
+        # Products have keys of their own.
+        products = {f"{HERE}.gemm.{name}" for name in ("functions", "gathered")}
+        assert {*sum(late, ())} <= {*LINKED, *products, ""}, name
 
 
 def test_imports_of_all_forms_are_found(monkeypatch):

@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 
 from funcgrad.backends.llvm.gemm import functions
-from funcgrad.backends.llvm.gemm.driver import Driver
-from funcgrad.backends.llvm.gemm.pack import FORMATS
 from funcgrad.backends.llvm.gemm.words import AXES, CALL, MAX_AXES, axes_words, inner_words
 from funcgrad.backends.llvm.native.target import default_target
 from funcgrad.backends.llvm.runtime.pool import num_threads, set_num_threads
@@ -60,7 +58,7 @@ def way(axes, words):
 def test_sums(shape, dtype, cpu):
     target = engine_for(cpu)
     (a, b), axes, words, wanted = product(shape, dtype)
-    planner = Driver(FORMATS[dtype], FORMATS[dtype], target.target)
+    planner = functions.driver(dtype, dtype, target.target)
     found, kernels = planner.route({**words, "axes": 1, **inner_words(axes)})
     if not target.target.has("avx2"):
         assert found != "sums"
