@@ -27,7 +27,6 @@ LEFT_OUT = {
 # Functions that take other arguments: which, and why.
 _PLACES = "operands are given by position, as NumPy's are"
 _RESHARD = "reshard of the results says it"
-_WEIGHTS = "weighted quantiles are not there yet"
 DIFFERENT: dict[str, tuple[set[str], str]] = {
     "numpy.fmax": ({"x1", "x2"}, _PLACES),
     "numpy.fmin": ({"x1", "x2"}, _PLACES),
@@ -35,10 +34,6 @@ DIFFERENT: dict[str, tuple[set[str], str]] = {
     "numpy.lcm": ({"x1", "x2"}, _PLACES),
     "numpy.i0": ({"x"}, _PLACES),
     "numpy.trunc": ({"x"}, _PLACES),
-    "numpy.quantile": ({"weights"}, _WEIGHTS),
-    "numpy.percentile": ({"weights", "out_sharding"}, _WEIGHTS),
-    "numpy.nanquantile": ({"weights"}, _WEIGHTS),
-    "numpy.nanpercentile": ({"weights"}, _WEIGHTS),
     "numpy.linalg.svd": ({"subset_by_index"}, "slices of the factors are the same"),
     "lax.reduce": ({"out_sharding"}, _RESHARD),
     "lax.rng_bit_generator": ({"out_sharding"}, _RESHARD),

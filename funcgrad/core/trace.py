@@ -159,7 +159,8 @@ class Tracer(ArrayMethods):
         )
 
     def __int__(self) -> int:
-        return int(self._known(TracerIntegerConversionError, "int() needs a value", _STATIC))
+        needed = "int() needs a value"
+        return int(self._known(TracerIntegerConversionError, needed, _converted("int")))
 
     def __index__(self) -> int:
         wanted = "Python needs an integer (an index, a length, range())"
@@ -167,10 +168,11 @@ class Tracer(ArrayMethods):
         return value.__index__()
 
     def __float__(self) -> float:
-        return float(self._known(ConcretizationError, "float() needs a value", _STATIC))
+        return float(self._known(ConcretizationError, "float() needs a value", _converted("float")))
 
     def __complex__(self) -> complex:
-        return complex(self._known(ConcretizationError, "complex() needs a value", _STATIC))
+        needed = "complex() needs a value"
+        return complex(self._known(ConcretizationError, needed, _converted("complex")))
 
     def __array__(self, dtype: DTypeLike = None, copy: bool | None = None) -> np.ndarray:
         # Also where the value is known: what NumPy computed of it would have no derivative.
@@ -218,12 +220,16 @@ _STATIC = (
 )
 
 
+def _converted(kind: str) -> str:
+    return f"For an array of another dtype, try using `x.astype({kind})`. {_STATIC}"
+
+
 def leak_error(tracer: Tracer) -> LeakedTracerError:
     """The error for a tracer used after its transformation ended, naming variable and line."""
     name = source.variable_holding(tracer)
     held = f"the variable `{name}`" if name else "a variable"
-    made = f" It was made at {tracer.source}: {tracer.source.text}." if tracer.source else ""
-    place = source.here()
+    origin, place = tracer.source, source.here()
+    made = f" It was created on line {origin}: {origin.text}." if origin else ""
     used = f" It is used at {place}: {place.text}." if place else ""
     return LeakedTracerError(
         f"{held} holds a tracer {tracer.aval} that leaked out of {tracer._trace.what}, which has "

@@ -41,7 +41,7 @@ def _step(key: Any, turn: int, place: int) -> Any:
 def philox2x32(k: Any, x0: Any, x1: Any) -> tuple[Any, Any]:
     """Two random words of a key of one and a counter of two.
 
-    >>> zero = fnp.uint32(0)
+    >>> zero = fnp.zeros((), "uint32")
     >>> philox2x32(zero, zero, zero)
     (Array(4280135257, dtype=uint32), Array(1825639922, dtype=uint32))
     """
@@ -54,7 +54,7 @@ def philox2x32(k: Any, x0: Any, x1: Any) -> tuple[Any, Any]:
 def philox4x32(k0: Any, k1: Any, x0: Any, x1: Any, x2: Any, x3: Any) -> tuple[Any, ...]:
     """Four random words of a key of two and a counter of four.
 
-    >>> zero = fnp.uint32(0)
+    >>> zero = fnp.zeros((), "uint32")
     >>> philox4x32(*[zero] * 6)[0]
     Array(1713891541, dtype=uint32)
     """
@@ -71,7 +71,7 @@ def threefry4x32(
 ) -> tuple[Any, ...]:
     """Four random words of a key and a counter of four.
 
-    >>> zero = fnp.uint32(0)
+    >>> zero = fnp.zeros((), "uint32")
     >>> threefry4x32(*[zero] * 8)[0]
     Array(2624366954, dtype=uint32)
     """

@@ -131,7 +131,10 @@ def _reducer(
     def abstract(x, *, axes):
         check_axes(name, axes, x)
         if not accepts(x.dtype):
-            raise DTypeError(f"{name}: need {need}, got {x}; convert with .astype(...)")
+            raise DTypeError(
+                f"{name} does not accept dtype {x.dtype}: need {need}, got {x}; convert with "
+                ".astype(...)"
+            )
         return x.update(shape=tuple(n for i, n in enumerate(x.shape) if i not in axes))
 
     def impl(xp, x, *, axes):
@@ -229,7 +232,10 @@ def _position(name: str, find: Callable[[Any, Any, int], Any]) -> Primitive:
         check_axes(name, axes, x)
         (axis,) = axes
         if not x.shape[axis]:
-            raise ShapeError(f"{name}: axis {axis} of {x} is empty, there is no position in it")
+            raise ShapeError(
+                f"{name}: axis {axis} of {x} is empty; positions require non-empty reduced "
+                "dimensions"
+            )
         if not dtypes.is_integer(index_dtype):
             raise DTypeError(f"{name}: index_dtype must be an integer dtype, got {index_dtype}")
         return ShapedArray(x.shape[:axis] + x.shape[axis + 1 :], index_dtype)
@@ -458,7 +464,12 @@ def checked_init(name: str, init: Any, dtype: np.dtype) -> Any:
     if isinstance(init, bool | int | float | complex) and not isinstance(init, np.generic):
         return full((), init, dtype)
     aval = aval_of(init)
-    if aval.shape or aval.dtype != dtype:
+    if aval.shape:
+        raise ShapeError(
+            f"{name} found non-scalar initial value: an init value is a scalar of "
+            f"dtype {dtype}, not {aval}"
+        )
+    if aval.dtype != dtype:
         raise ShapeError(f"{name}: an init value must be a scalar of dtype {dtype}, got {aval}")
     return init
 

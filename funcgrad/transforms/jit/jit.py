@@ -99,7 +99,7 @@ def jit(
             in_shardings=in_shardings, out_shardings=out_shardings, backend=backend,
         )  # fmt: skip
     if not callable(fun):
-        raise TypeError(f"jit: the first argument must be a function, got {fun!r}")
+        raise TypeError(f"Expected a callable value: jit of {fun!r}, which is no function")
     static = Choice.of(fun, static_argnums, static_argnames, "static")
     donated = Choice.of(fun, donate_argnums, donate_argnames, "donate")
     return _jitted(fun, static, donated, (in_shardings, out_shardings), backend)
