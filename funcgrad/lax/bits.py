@@ -19,6 +19,7 @@ from funcgrad.errors import ArgumentError, DTypeError
 from funcgrad.lax.ciphers import halves, philox4x32, wide_of
 from funcgrad.ops.arguments import shape_of
 from funcgrad.ops.random import threefry2x32_p
+from funcgrad.ops.sharding import cut_as_said
 
 
 def philox_words(words: Any, count: int) -> Any:
@@ -61,11 +62,14 @@ def rng_bit_generator(
     shape: Any,
     dtype: Any = np.uint32,
     algorithm: RandomAlgorithm = RandomAlgorithm.RNG_DEFAULT,
+    *,
+    out_sharding: Any = None,
 ) -> tuple[Any, Any]:
     """The next key, and random bits, of a generator that counts on: for what `random` doesn't do.
 
     key: four uint32 words, or two of uint64, a key and a counter; the next one counts from behind
-    what was drawn. dtype: an unsigned integer one. Bits are JAX's on CPUs.
+    what was drawn. dtype: an unsigned integer one. out_sharding: how the bits are cut over a mesh.
+    Bits are JAX's on CPUs.
 
     >>> from funcgrad import lax
     >>> lax.rng_bit_generator(fnp.array([1, 2, 3, 4], "uint32"), (2,))
@@ -86,6 +90,7 @@ def rng_bit_generator(
     else:
         drawn = -(-math.prod(shape) * max(dtype.itemsize // 4, 1) // 4)
         bits = philox_bits(words, shape, dtype)
+    bits = cut_as_said(bits, out_sharding)
     counter = wide_of(words[2], words[3]) + np.uint64(drawn)
     if wide:
         return fnp.stack([key[0], counter]), bits

@@ -421,18 +421,25 @@ def monoid_of(computation: Callable, dtype: np.dtype) -> Monoid | None:
 
 
 def reduce(
-    operands: Any, init_values: Any, computation: Callable, dimensions: Sequence[int]
-) -> Any:
+    operands: Any, init_values: Any, computation: Callable, dimensions: Sequence[int],
+    out_sharding: Any = None,
+) -> Any:  # fmt: skip
     """Combine all elements along `dimensions` by an associative function, beginning with an init.
 
     `computation(x, y)` is written for scalars with elementwise ops; with several operands (a
     pytree, `init_values` likewise) it takes and returns two such trees. A single `lax.add`, `mul`,
     `max`, `min` or bitwise op becomes that reduction; others are combined pairwise, in order.
+    out_sharding: how each result is cut over a mesh.
 
     >>> from funcgrad import lax
     >>> lax.reduce(lax.iota("int32", 5), 100, lax.add, [0])
     Array(110, dtype=int32)
     """
+    out = _reduce(operands, init_values, computation, dimensions)
+    return tree.map(lambda x: cut_as_said(x, out_sharding), out)
+
+
+def _reduce(operands: Any, init_values: Any, computation: Callable, dimensions: Any) -> Any:
     xs, structure = tree.flatten(operands)
     inits, init_structure = tree.flatten(init_values)
     if structure != init_structure:

@@ -209,6 +209,11 @@ SAID = {
     "get": lambda a, s: a.at[::2].get(out_sharding=s),
     "lax.dot": lambda a, s: lax.dot(a.T, a, out_sharding=s),
     "broadcasted_iota": lambda a, s: lax.broadcasted_iota("int32", (8, 2), 0, out_sharding=s),
+    "reduce": lambda a, s: lax.reduce(a, 0.0, lax.add, [0], s),
+    "rng_bit_generator": lambda a, s: lax.rng_bit_generator(
+        fnp.arange(4, dtype="uint32"), (8, 2), out_sharding=s
+    )[1],
+    "percentile": lambda a, s: fnp.percentile(a, 50, 0, out_sharding=s),
     "reduce_sum": lambda a, s: lax.reduce_sum(a, [0], out_sharding=s),
     "ragged_dot": lambda a, s: lax.ragged_dot(
         fnp.ones((8, 2)), fnp.ones((2, 2, 2)), fnp.array([5, 3]), out_sharding=s
