@@ -435,11 +435,11 @@ def reduce(
     >>> lax.reduce(lax.iota("int32", 5), 100, lax.add, [0])
     Array(110, dtype=int32)
     """
-    out = _reduce(operands, init_values, computation, dimensions)
+    out = _combined(operands, init_values, computation, dimensions)
     return tree.map(lambda x: cut_as_said(x, out_sharding), out)
 
 
-def _reduce(operands: Any, init_values: Any, computation: Callable, dimensions: Any) -> Any:
+def _combined(operands: Any, init_values: Any, computation: Callable, dimensions: Any) -> Any:
     xs, structure = tree.flatten(operands)
     inits, init_structure = tree.flatten(init_values)
     if structure != init_structure:
