@@ -158,9 +158,12 @@ class Tracer(ArrayMethods):
             )
         )
 
+    def _converted(self, kind: type, error: type = ConcretizationError) -> Scalar:
+        advice = f"For an array of another dtype, try using `x.astype({kind.__name__})`. {_STATIC}"
+        return kind(self._known(error, f"{kind.__name__}() needs a value", advice))
+
     def __int__(self) -> int:
-        needed = "int() needs a value"
-        return int(self._known(TracerIntegerConversionError, needed, _converted("int")))
+        return self._converted(int, TracerIntegerConversionError)
 
     def __index__(self) -> int:
         wanted = "Python needs an integer (an index, a length, range())"
@@ -168,11 +171,10 @@ class Tracer(ArrayMethods):
         return value.__index__()
 
     def __float__(self) -> float:
-        return float(self._known(ConcretizationError, "float() needs a value", _converted("float")))
+        return self._converted(float)
 
     def __complex__(self) -> complex:
-        needed = "complex() needs a value"
-        return complex(self._known(ConcretizationError, needed, _converted("complex")))
+        return self._converted(complex)
 
     def __array__(self, dtype: DTypeLike = None, copy: bool | None = None) -> np.ndarray:
         # Also where the value is known: what NumPy computed of it would have no derivative.
@@ -210,8 +212,7 @@ class Tracer(ArrayMethods):
 
 def _place() -> str:
     """A line on where the user's program stands, for errors."""
-    place = source.here()
-    return f"\nAt {place}: {place.text}" if place else ""
+    return f"\nAt {place}: {place.text}" if (place := source.here()) else ""
 
 
 _STATIC = (
@@ -220,14 +221,9 @@ _STATIC = (
 )
 
 
-def _converted(kind: str) -> str:
-    return f"For an array of another dtype, try using `x.astype({kind})`. {_STATIC}"
-
-
 def leak_error(tracer: Tracer) -> LeakedTracerError:
     """The error for a tracer used after its transformation ended, naming variable and line."""
-    name = source.variable_holding(tracer)
-    held = f"the variable `{name}`" if name else "a variable"
+    held = f"the variable `{n}`" if (n := source.variable_holding(tracer)) else "a variable"
     origin, place = tracer.source, source.here()
     made = f" It was created on line {origin}: {origin.text}." if origin else ""
     used = f" It is used at {place}: {place.text}." if place else ""

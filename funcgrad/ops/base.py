@@ -30,10 +30,6 @@ from funcgrad.ops import identities
 
 def _broadcast_abstract(x, *, shape, broadcast_dimensions):
     dims = broadcast_dimensions
-    if len(dims) != len(set(dims)):
-        raise ShapeError(
-            f"broadcast_in_dim broadcast_dimensions must not contain duplicates, got {dims}"
-        )
     if len(dims) != x.ndim or any(a >= b for a, b in pairwise(dims)):
         raise ShapeError(
             f"broadcast_in_dim: broadcast_dimensions {dims} must name one increasing result axis "

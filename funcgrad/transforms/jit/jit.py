@@ -27,6 +27,7 @@ from funcgrad.core.types import Prefix, Tree, Values
 from funcgrad.errors import RefError
 from funcgrad.ops.sharding import constrain, jaxpr_meshes
 from funcgrad.transforms.arguments import FlatFunction, as_array, check_leaves, name_of, wraps
+from funcgrad.transforms.control.bodies import has_explicit_axes
 from funcgrad.transforms.control.jit_primitive import jit_p
 from funcgrad.transforms.jit.choice import Choice
 from funcgrad.transforms.jit.keys import difference, programs_of, type_key
@@ -40,7 +41,6 @@ from funcgrad.transforms.jit.stages import (
     delete_donated,
     goes_alone,
     gone_reasons,
-    has_explicit_axes,
     is_traced,
     op_by_op,
     sharding_of,

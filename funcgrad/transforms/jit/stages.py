@@ -30,6 +30,7 @@ from funcgrad.core.trace import Tracer
 from funcgrad.core.types import Tree, Value, Values
 from funcgrad.errors import ShardingError
 from funcgrad.transforms.callbacks import calls_users
+from funcgrad.transforms.control.bodies import has_explicit_axes
 from funcgrad.transforms.control.custom_call import rules_share_refs
 from funcgrad.transforms.control.jit_primitive import executable, jit_p
 from funcgrad.transforms.jit.make_jaxpr import struct
@@ -196,13 +197,6 @@ def watch_call(program: Program, name: str, operands: Values) -> None:
             crosses("device_to_device", aval)
     if checks.keys is not None:
         checks.keys.watch(jit_p, operands, {"jaxpr": program.jaxpr, "name": f"jit({name})"})
-
-
-def has_explicit_axes() -> bool:
-    """Whether types tell how values are cut: under a mesh with Explicit axes, outside of what sees
-    each device's part by itself."""
-    ctx = context.current()
-    return ctx.mesh is not None and bool(ctx.mesh.explicit_axes) and not ctx.manual
 
 
 def sharding_of(x: Value) -> NamedSharding | None:
