@@ -19,6 +19,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -83,8 +84,10 @@ WHY = {
     "uses of Refs that are refused": "rules' programs are made once for all calls, and have no "
     "effects; the differences page says which",
     "too slow here": "more than a minute, or what the run gave, on a shared machine",
-    "other": "each for a reason of its own: reprs, orders of checks, and what is still missing",
+    "other": "each for a reason of its own, below",
 }
+# Why tests fail that are of no kind, by their names without parameters.
+OWN_REASONS = json.loads(Path(__file__).with_name("jax_tests_reasons.json").read_text())
 
 
 class Row(NamedTuple):
@@ -222,7 +225,25 @@ def page(results: Path) -> str:
             common = collections.Counter(re.sub(r"\d+", "N", words) for _, words in rows)
             shown = "; ".join(_cell(words) for words, _ in common.most_common(3))
             lines.append(f"| {kind} | {len(rows)} | {WHY[kind]} | {shown} |")
+        lines += _one_by_one(failed.get("other", ()), suite)
     return "\n".join(lines) + "\n"
+
+
+def _one_by_one(rows: Iterable[tuple[str, str]], suite: str) -> list[str]:
+    """The tests that fail for a reason of their own, each with it."""
+    if suite != "jax" or not rows:
+        return []
+    lines = ["", "| Of the others | Why it fails |", "|---|---|"]
+    for name in sorted({_bare(name) for name, _ in rows}):
+        why = OWN_REASONS.get(name, "not looked at yet")
+        lines.append(f"| `{name}` | {why} |")
+    return lines
+
+
+def _bare(test: str) -> str:
+    """A test's name without its class and parameters: testX of file.py::Class::testX12_a=1."""
+    found = re.match(r"\w+?(?=\d*$|\d*_\w*=|\[)", test.split("::")[-1])
+    return found.group() if found else test
 
 
 def _summary(table: dict[str, Row]) -> str:
