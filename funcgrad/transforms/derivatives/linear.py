@@ -261,13 +261,6 @@ def linear_transpose(fun: Callable, *primals: Any) -> Callable:
     flat = FlatFunction("linear_transpose", fun, in_tree)
     avals = [aval_of(x).strong() for x in leaves]
     jaxpr, consts = stage(flat, avals, name_of(fun))
-    dtypes_of = [a.dtype for a in (*avals, *jaxpr.out_avals)]
-    if not all(map(dtypes.is_inexact, dtypes_of)) and not all(map(dtypes.is_integer, dtypes_of)):
-        raise DifferentiationError(
-            "linear_transpose only supports functions of floats and complex numbers to such, and "
-            f"of integers to integers; {name_of(fun)} has arguments {avals}, results "
-            f"{jaxpr.out_avals}"
-        )
     # What doesn't depend on the primals (a loop's counter) is computed once, and apart.
     n = len(consts)
     parts = partial_eval_jaxpr(jaxpr, [i >= n for i in range(len(jaxpr.ins))])
