@@ -23,8 +23,9 @@ def smap(
     for what is the same on all. Works as a decorator, too. Raises TypeError for what is no axis.
 
     >>> with fg.set_mesh(fg.make_mesh((4,), "data")):
-    ...     fg.smap(lambda x: x - x[0], in_axes=0, out_axes=0, axis_name="data")(fnp.arange(8))
-    Array([0, 1, 0, 1, 0, 1, 0, 1], dtype=int32)
+    ...     f = fg.smap(lambda x: x - x[0], in_axes=0, out_axes=0, axis_name="data")
+    ...     print(np.asarray(f(fnp.arange(8))))
+    [0 1 0 1 0 1 0 1]
     """
     if f is None:
         return lambda g: smap(g, in_axes=in_axes, out_axes=out_axes, axis_name=axis_name)
