@@ -111,6 +111,7 @@ if TYPE_CHECKING:
         process_indices,
         reshard,
         shard_map,
+        smap,
         virtual_devices,
     )
     from funcgrad.quantization import qat, quantize
@@ -153,7 +154,7 @@ __all__ = [
     "make_array_from_callback",
     "make_array_from_process_local_data", "make_array_from_single_device_arrays", "make_mesh",
     "pmap", "process_count", "process_index", "process_indices", "reshard", "set_mesh", "shard_map",
-    "virtual_devices",
+    "smap", "virtual_devices",
     # subpackages
     "ad_checkpoint", "adapters", "custom_batching", "custom_derivatives", "dlpack", "errors",
     "experimental", "export", "extend", "flatten_util", "image", "interop", "io", "lax",
@@ -177,7 +178,7 @@ _PARALLEL = (
     "make_array_from_callback",
     "make_array_from_process_local_data", "make_array_from_single_device_arrays", "make_mesh",
     "pmap", "print_environment_info", "process_count", "process_index", "process_indices",
-    "reshard", "shard_map", "virtual_devices",
+    "reshard", "shard_map", "smap", "virtual_devices",
 )  # fmt: skip
 _NAMES = dict.fromkeys(_PARALLEL, "parallel") | {
     "autocast": "transforms.precision.autocast",

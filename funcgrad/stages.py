@@ -6,6 +6,6 @@ True
 """
 
 from funcgrad.transforms.jit.jit import Jitted as Wrapped
-from funcgrad.transforms.jit.stages import Compiled, Lowered, Traced
+from funcgrad.transforms.jit.stages import ArgInfo, Compiled, Lowered, Traced
 
-__all__ = ["Compiled", "Lowered", "Traced", "Wrapped"]
+__all__ = ["ArgInfo", "Compiled", "Lowered", "Traced", "Wrapped"]

@@ -26,8 +26,6 @@ LEFT_OUT = {
 
 # Functions that take other arguments: which, and why.
 _PLACES = "operands are given by position, as NumPy's are"
-_RESHARD = "reshard of the results says it"
-_WEIGHTS = "weighted quantiles are not there yet"
 DIFFERENT: dict[str, tuple[set[str], str]] = {
     "numpy.fmax": ({"x1", "x2"}, _PLACES),
     "numpy.fmin": ({"x1", "x2"}, _PLACES),
@@ -35,13 +33,7 @@ DIFFERENT: dict[str, tuple[set[str], str]] = {
     "numpy.lcm": ({"x1", "x2"}, _PLACES),
     "numpy.i0": ({"x"}, _PLACES),
     "numpy.trunc": ({"x"}, _PLACES),
-    "numpy.quantile": ({"weights"}, _WEIGHTS),
-    "numpy.percentile": ({"weights", "out_sharding"}, _WEIGHTS),
-    "numpy.nanquantile": ({"weights"}, _WEIGHTS),
-    "numpy.nanpercentile": ({"weights"}, _WEIGHTS),
     "numpy.linalg.svd": ({"subset_by_index"}, "slices of the factors are the same"),
-    "lax.reduce": ({"out_sharding"}, _RESHARD),
-    "lax.rng_bit_generator": ({"out_sharding"}, _RESHARD),
     "lax.all_gather": ({"to"}, "what varies over an axis is in the types, which shard_map checks"),
     "lax.conv_transpose": ({"use_consistent_padding"}, "padding is consistent with the kernel's"),
     "nn.dot_product_attention": ({"return_residual"}, "the softmax's sums are not kept"),

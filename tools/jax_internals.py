@@ -23,7 +23,9 @@ from funcgrad.core import ir
 from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.trace import Tracer
+from funcgrad.lax import ciphers
 from funcgrad.numpy._util import convert
+from funcgrad.ops.random import threefry2x32_p
 from funcgrad.parallel.meshes import virtual_devices
 from funcgrad.random.keys import Key
 
@@ -363,7 +365,22 @@ Key._impl = property(  # type: ignore[attr-defined]
     lambda key: _namespace(key_shape=key.data.shape[key.ndim :], name=key.impl)
 )
 Key._base_array = property(lambda key: key.data)  # type: ignore[attr-defined]
+
+
+def _cipher(fun: Any) -> Any:
+    """A generator's primitive: its function of words, in arrays."""
+    return _namespace(bind=lambda *words: fun(*map(fnp.asarray, words)))
+
+
+CIPHERS = {
+    f"jax._src.random.{name}": {f"{name}_p": _cipher(fun)}
+    for name, fun in (
+        ("threefry2x32", threefry2x32_p.bind), ("threefry4x32", ciphers.threefry4x32),
+        ("philox2x32", ciphers.philox2x32), ("philox4x32", ciphers.philox4x32),
+    )
+}  # fmt: skip
 OWN: dict[str, Mapping[str, Any]] = {
+    **CIPHERS,
     "jax": {
         **HELD,
         **MANY,

@@ -158,8 +158,12 @@ class Tracer(ArrayMethods):
             )
         )
 
+    def _converted(self, kind: type, error: type = ConcretizationError) -> Scalar:
+        advice = f"For an array of another dtype, try using `x.astype({kind.__name__})`. {_STATIC}"
+        return kind(self._known(error, f"{kind.__name__}() needs a value", advice))
+
     def __int__(self) -> int:
-        return int(self._known(TracerIntegerConversionError, "int() needs a value", _STATIC))
+        return self._converted(int, TracerIntegerConversionError)
 
     def __index__(self) -> int:
         wanted = "Python needs an integer (an index, a length, range())"
@@ -167,10 +171,10 @@ class Tracer(ArrayMethods):
         return value.__index__()
 
     def __float__(self) -> float:
-        return float(self._known(ConcretizationError, "float() needs a value", _STATIC))
+        return self._converted(float)
 
     def __complex__(self) -> complex:
-        return complex(self._known(ConcretizationError, "complex() needs a value", _STATIC))
+        return self._converted(complex)
 
     def __array__(self, dtype: DTypeLike = None, copy: bool | None = None) -> np.ndarray:
         # Also where the value is known: what NumPy computed of it would have no derivative.
@@ -208,8 +212,7 @@ class Tracer(ArrayMethods):
 
 def _place() -> str:
     """A line on where the user's program stands, for errors."""
-    place = source.here()
-    return f"\nAt {place}: {place.text}" if place else ""
+    return f"\nAt {place}: {place.text}" if (place := source.here()) else ""
 
 
 _STATIC = (
@@ -220,10 +223,9 @@ _STATIC = (
 
 def leak_error(tracer: Tracer) -> LeakedTracerError:
     """The error for a tracer used after its transformation ended, naming variable and line."""
-    name = source.variable_holding(tracer)
-    held = f"the variable `{name}`" if name else "a variable"
-    made = f" It was made at {tracer.source}: {tracer.source.text}." if tracer.source else ""
-    place = source.here()
+    held = f"the variable `{n}`" if (n := source.variable_holding(tracer)) else "a variable"
+    origin, place = tracer.source, source.here()
+    made = f" It was created on line {origin}: {origin.text}." if origin else ""
     used = f" It is used at {place}: {place.text}." if place else ""
     return LeakedTracerError(
         f"{held} holds a tracer {tracer.aval} that leaked out of {tracer._trace.what}, which has "

@@ -1,9 +1,7 @@
-"""Random bits of a key and a counter: `rng_bit_generator`, and Philox-4x32, which
+"""Random bits of a key that holds a counter: `rng_bit_generator`, and Philox's, which
 `funcgrad.random` uses under keys of impl "rbg" and "unsafe_rbg".
 
-Philox (Salmon, Moraes, Dror, Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3", 2011) makes ten
-rounds of products and exclusive-or, which turn a key of two words and a counter of four into four
-random words. Keys and counters lie as XLA lays them out on CPUs, so bits are those of JAX there.
+Keys and counters lie as XLA lays them out on CPUs, so bits are those of JAX there.
 """
 
 from __future__ import annotations
@@ -18,21 +16,10 @@ import funcgrad.numpy as fnp
 from funcgrad import dtypes
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import ArgumentError, DTypeError
+from funcgrad.lax.ciphers import halves, philox4x32, wide_of
 from funcgrad.ops.arguments import shape_of
 from funcgrad.ops.random import threefry2x32_p
-
-_FACTORS = (0xD2511F53, 0xCD9E8D57)
-_STEPS = (0x9E3779B9, 0xBB67AE85)
-
-
-def _wide(low: Any, high: Any) -> Any:
-    """Two words as one of 64 bits."""
-    return low.astype(np.uint64) | high.astype(np.uint64) << np.uint64(32)
-
-
-def _halves(wide: Any) -> tuple[Any, Any]:
-    """The low and the high word of 64 bits."""
-    return wide.astype(np.uint32), (wide >> np.uint64(32)).astype(np.uint32)
+from funcgrad.ops.sharding import cut_as_said
 
 
 def philox_words(words: Any, count: int) -> Any:
@@ -43,16 +30,10 @@ def philox_words(words: Any, count: int) -> Any:
     """
     k0, k1, c0, c1 = (words[i : i + 1] for i in range(4))
     blocks = -(-count // 4)
-    start, above = _wide(c0, c1), _wide(k0, k1)
+    start, above = wide_of(c0, c1), wide_of(k0, k1)
     low = start + fnp.arange(blocks, dtype=np.uint64)
-    x0, x1 = _halves(low)
-    x2, x3 = _halves(above + (low < start).astype(np.uint64))
-    for turn in range(10):
-        low0, high0 = _halves(x0.astype(np.uint64) * np.uint64(_FACTORS[0]))
-        low1, high1 = _halves(x2.astype(np.uint64) * np.uint64(_FACTORS[1]))
-        step0, step1 = (np.uint32(turn * s & 0xFFFFFFFF) for s in _STEPS)
-        x0, x1, x2, x3 = high1 ^ x1 ^ (k0 + step0), low1, high0 ^ x3 ^ (k1 + step1), low0
-    return fnp.stack([x0, x1, x2, x3], axis=-1).reshape(-1)[:count]
+    counter = (*halves(low), *halves(above + (low < start).astype(np.uint64)))
+    return fnp.stack(philox4x32(k0, k1, *counter), axis=-1).reshape(-1)[:count]
 
 
 def philox_bits(words: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
@@ -64,7 +45,7 @@ def philox_bits(words: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
     size = math.prod(shape)
     if dtype.itemsize == 8:
         pairs = philox_words(words, 2 * size).reshape(*shape, 2)
-        return _wide(pairs[..., 0], pairs[..., 1])
+        return wide_of(pairs[..., 0], pairs[..., 1])
     return philox_words(words, size).reshape(shape).astype(dtype)
 
 
@@ -81,11 +62,14 @@ def rng_bit_generator(
     shape: Any,
     dtype: Any = np.uint32,
     algorithm: RandomAlgorithm = RandomAlgorithm.RNG_DEFAULT,
+    *,
+    out_sharding: Any = None,
 ) -> tuple[Any, Any]:
     """The next key, and random bits, of a generator that counts on: for what `random` doesn't do.
 
     key: four uint32 words, or two of uint64, a key and a counter; the next one counts from behind
-    what was drawn. dtype: an unsigned integer one. Bits are JAX's on CPUs.
+    what was drawn. dtype: an unsigned integer one. out_sharding: how the bits are cut over a mesh.
+    Bits are JAX's on CPUs.
 
     >>> from funcgrad import lax
     >>> lax.rng_bit_generator(fnp.array([1, 2, 3, 4], "uint32"), (2,))
@@ -100,16 +84,17 @@ def rng_bit_generator(
     if algorithm not in [*RandomAlgorithm]:
         raise ArgumentError(f"{name}: algorithm must be a RandomAlgorithm, got {algorithm!r}")
     wide = aval.dtype == np.uint64
-    words = fnp.stack(_halves(key), axis=-1).reshape(-1) if wide else fnp.asarray(key)
+    words = fnp.stack(halves(key), axis=-1).reshape(-1) if wide else fnp.asarray(key)
     if algorithm == RandomAlgorithm.RNG_THREE_FRY:
         drawn, bits = _threefry_bits(words, shape, dtype)
     else:
         drawn = -(-math.prod(shape) * max(dtype.itemsize // 4, 1) // 4)
         bits = philox_bits(words, shape, dtype)
-    counter = _wide(words[2], words[3]) + np.uint64(drawn)
+    bits = cut_as_said(bits, out_sharding)
+    counter = wide_of(words[2], words[3]) + np.uint64(drawn)
     if wide:
         return fnp.stack([key[0], counter]), bits
-    return fnp.concatenate([words[:2], fnp.stack(_halves(counter))]), bits
+    return fnp.concatenate([words[:2], fnp.stack(halves(counter))]), bits
 
 
 _UNSIGNED = ("uint8", "uint16", "uint32", "uint64")
@@ -121,7 +106,7 @@ def _threefry_bits(words: Any, shape: tuple[int, ...], dtype: np.dtype) -> tuple
     the longest)."""
     if dtype.itemsize == 8:
         low, high = _threefry(words, math.prod(shape))
-        return math.prod(shape), _wide(low, high).reshape(shape)
+        return math.prod(shape), wide_of(low, high).reshape(shape)
     even = [i for i, n in enumerate(shape) if n % 2 == 0]
     line = shape or (1,)
     axis = even[0] if even else max(range(len(line)), key=lambda i: line[i])
@@ -134,6 +119,6 @@ def _threefry_bits(words: Any, shape: tuple[int, ...], dtype: np.dtype) -> tuple
 
 
 def _threefry(words: Any, count: int) -> list:
-    start = _wide(words[2], words[3])
-    low, high = _halves(start + fnp.arange(count, dtype=np.uint64))
+    start = wide_of(words[2], words[3])
+    low, high = halves(start + fnp.arange(count, dtype=np.uint64))
     return threefry2x32_p.bind(*(fnp.broadcast_to(w, (count,)) for w in words[:2]), low, high)

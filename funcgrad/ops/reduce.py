@@ -131,7 +131,10 @@ def _reducer(
     def abstract(x, *, axes):
         check_axes(name, axes, x)
         if not accepts(x.dtype):
-            raise DTypeError(f"{name}: need {need}, got {x}; convert with .astype(...)")
+            raise DTypeError(
+                f"{name} does not accept dtype {x.dtype}: need {need}, got {x}; convert with "
+                ".astype(...)"
+            )
         return x.update(shape=tuple(n for i, n in enumerate(x.shape) if i not in axes))
 
     def impl(xp, x, *, axes):
@@ -229,7 +232,10 @@ def _position(name: str, find: Callable[[Any, Any, int], Any]) -> Primitive:
         check_axes(name, axes, x)
         (axis,) = axes
         if not x.shape[axis]:
-            raise ShapeError(f"{name}: axis {axis} of {x} is empty, there is no position in it")
+            raise ShapeError(
+                f"{name}: axis {axis} of {x} is empty; positions require non-empty reduced "
+                "dimensions"
+            )
         if not dtypes.is_integer(index_dtype):
             raise DTypeError(f"{name}: index_dtype must be an integer dtype, got {index_dtype}")
         return ShapedArray(x.shape[:axis] + x.shape[axis + 1 :], index_dtype)
@@ -415,18 +421,25 @@ def monoid_of(computation: Callable, dtype: np.dtype) -> Monoid | None:
 
 
 def reduce(
-    operands: Any, init_values: Any, computation: Callable, dimensions: Sequence[int]
-) -> Any:
+    operands: Any, init_values: Any, computation: Callable, dimensions: Sequence[int],
+    out_sharding: Any = None,
+) -> Any:  # fmt: skip
     """Combine all elements along `dimensions` by an associative function, beginning with an init.
 
     `computation(x, y)` is written for scalars with elementwise ops; with several operands (a
     pytree, `init_values` likewise) it takes and returns two such trees. A single `lax.add`, `mul`,
     `max`, `min` or bitwise op becomes that reduction; others are combined pairwise, in order.
+    out_sharding: how each result is cut over a mesh.
 
     >>> from funcgrad import lax
     >>> lax.reduce(lax.iota("int32", 5), 100, lax.add, [0])
     Array(110, dtype=int32)
     """
+    out = _combined(operands, init_values, computation, dimensions)
+    return tree.map(lambda x: cut_as_said(x, out_sharding), out)
+
+
+def _combined(operands: Any, init_values: Any, computation: Callable, dimensions: Any) -> Any:
     xs, structure = tree.flatten(operands)
     inits, init_structure = tree.flatten(init_values)
     if structure != init_structure:
@@ -458,7 +471,12 @@ def checked_init(name: str, init: Any, dtype: np.dtype) -> Any:
     if isinstance(init, bool | int | float | complex) and not isinstance(init, np.generic):
         return full((), init, dtype)
     aval = aval_of(init)
-    if aval.shape or aval.dtype != dtype:
+    if aval.shape:
+        raise ShapeError(
+            f"{name} found non-scalar initial value: an init value is a scalar of "
+            f"dtype {dtype}, not {aval}"
+        )
+    if aval.dtype != dtype:
         raise ShapeError(f"{name}: an init value must be a scalar of dtype {dtype}, got {aval}")
     return init
 

@@ -53,6 +53,7 @@ from funcgrad.parallel.experts.routing import MoeStats, moe_bias_update
 from funcgrad.parallel.launch.hooks import install as _install
 from funcgrad.parallel.mapping.pmap import pmap
 from funcgrad.parallel.mapping.shard_map import shard_map
+from funcgrad.parallel.mapping.smap import smap
 from funcgrad.parallel.meshes import (
     default_backend,
     default_device,
@@ -84,7 +85,8 @@ __all__ = [
     "PartitionSpec", "ShardedArray",
     "by_path", "fsdp", "replicated",
     "device_put", "make_array_from_callback", "make_array_from_process_local_data",
-    "make_array_from_single_device_arrays", "pmap", "reshard", "shard_map", "visualize_sharding",
+    "make_array_from_single_device_arrays", "pmap", "reshard", "shard_map", "smap",
+    "visualize_sharding",
     "with_sharding_constraint",
     "all_gather_matmul", "matmul_reduce_scatter", "tensor_products",
     "MoeStats", "expert_mlp", "moe", "moe_bias_update",

@@ -9,7 +9,7 @@ import numpy as np
 import funcgrad.numpy as fnp
 from funcgrad.ops.elementwise.special import random_gamma_grad
 from funcgrad.random.basic import arguments, float_dtype, normal, shape_with, uniform
-from funcgrad.random.keys import key_data, key_impl, sampler, split, wrap_key_data
+from funcgrad.random.keys import Key, key_data, key_impl, sampler, split, wrap_key_data
 from funcgrad.random.once import traced_once
 from funcgrad.transforms.batching.vmap import vmap
 from funcgrad.transforms.control.while_loop import while_loop
@@ -62,7 +62,10 @@ def _draws(keys: Any, alpha: Any, log_space: bool) -> Any:
 
 
 def _keys(words: Any) -> Any:
-    """Keys of words; those of unsafe_rbg go on as rbg's."""
+    """Keys, or words, as keys; those of unsafe_rbg go on as rbg's."""
+    if isinstance(words, Key) and words.impl != "unsafe_rbg":
+        return words
+    words = key_data(words)
     return wrap_key_data(words, impl=key_impl(words))
 
 
@@ -99,7 +102,7 @@ def _sampled(what: str, draw: Any, key: Any, a: Any, shape: Any, dtype: Any) -> 
     dtype, shape, a = arguments(what, shape, dtype, a=a)
     flat = fnp.broadcast_to(a, shape).reshape(-1)
     keys = split(key, (flat.size,))
-    return draw(key_data(keys), flat).reshape(shape)
+    return draw(keys, flat).reshape(shape)
 
 
 @sampler

@@ -2,7 +2,7 @@
 
 A `Key` is a pytree over an array of uint32 pairs, so it maps, scans and compiles like an array.
 Plain arrays of such pairs are keys as well; what is made from them is an array again.
-Bits are those of `jax.random` (threefry2x32, partitionable; rbg and unsafe_rbg as on CPUs).
+What the words are, and bits of them, is in `generators`.
 """
 
 from __future__ import annotations
@@ -25,46 +25,37 @@ from funcgrad.core.context import keys_unwatched
 from funcgrad.core.display.array_html import bits_html
 from funcgrad.core.trace import aval_of
 from funcgrad.errors import DTypeError, ShapeError
-from funcgrad.lax.bits import philox_bits, philox_words
 from funcgrad.ops.arguments import shape_of
-from funcgrad.ops.elementwise.arithmetic import mul
-from funcgrad.ops.elementwise.compare import (
-    bitwise_or,
-    bitwise_xor,
-    eq,
-    ne,
-    shift_left,
-    shift_right_logical,
-)
+from funcgrad.ops.elementwise.compare import eq, ne
 from funcgrad.ops.elementwise.convert import convert_element_type
-from funcgrad.ops.indexing.indexing import index
 from funcgrad.ops.indexing.windows_at import index_in_dim
-from funcgrad.ops.random import threefry2x32_p
 from funcgrad.ops.reduce import reduce_and, reduce_or
-from funcgrad.ops.shape import broadcast_in_dim, broadcasted_iota, expand_dims, reshape
-from funcgrad.ops.slicing import concatenate
+from funcgrad.ops.shape import broadcast_in_dim, reshape
 from funcgrad.random.arrays import KeyArray
+from funcgrad.random.generators import DEFAULT, GENERATORS, OF_WORDS, Generator, seed_words
 from funcgrad.transforms.key_reuse import copied, used, watching
 from funcgrad.transforms.recorded import recorded
 
-_THREEFRY, _RBG, _UNSAFE = "threefry2x32", "rbg", "unsafe_rbg"
-_TAGS = {_THREEFRY: "fry", _RBG: "rbg", _UNSAFE: "urbg"}
 _STATIC = (int, np.integer, slice, type(Ellipsis), type(None))  # what a part of an index may be
-_COUNTS = {_THREEFRY: 2, _RBG: 4, _UNSAFE: 4}  # of a key's words
 
 
 @dataclass(frozen=True)
 class KeyType:
-    """The dtype of keys: says which generator they are for.
+    """The dtype of keys: `impl` is the name of the generator that they are for.
 
     >>> random.key(0).dtype
     key<fry>
     """
 
-    name: str
+    impl: str
 
     def __repr__(self) -> str:
-        return f"key<{_TAGS[self.name]}>"
+        return f"key<{GENERATORS[self.impl].tag}>"
+
+    @property
+    def name(self) -> str:
+        """The dtype's name, as it is printed."""
+        return repr(self)
 
     @property
     def type(self) -> type:
@@ -74,11 +65,12 @@ class KeyType:
     @property
     def itemsize(self) -> int:
         """The bytes of a key."""
-        return 4 * _COUNTS[self.name]
+        return 4 * GENERATORS[self.impl].words
 
 
 def key_dtype(impl_spec: Any = None) -> KeyType:
-    """The dtype of keys of a generator: "threefry2x32" (the default), "rbg" or "unsafe_rbg".
+    """The dtype of keys of a generator: "threefry2x32" (the default), "threefry4x32", "rbg",
+    "unsafe_rbg", "philox2x32" or "philox4x32".
 
     >>> from funcgrad import random
     >>> random.key_dtype("rbg")
@@ -93,18 +85,18 @@ def _impl(what: str, impl: Any, dtype: Any = None) -> str:
         raise ValueError(f"{what}: Cannot specify both `impl` and `dtype`: they say the same")
     found = dtype if impl is None else impl
     if found is None:
-        return _THREEFRY
-    name = found.name if isinstance(found, KeyType) else found
-    if not isinstance(name, str) or name not in _TAGS:
-        raise ValueError(f"{what}: impl must be one of {', '.join(_TAGS)}, got {found!r}")
+        return DEFAULT
+    name = found.impl if isinstance(found, KeyType) else found
+    if not isinstance(name, str) or name not in GENERATORS:
+        raise ValueError(f"{what}: impl must be one of {', '.join(GENERATORS)}, got {found!r}")
     return name
 
 
 class Key(KeyArray):
     """A random key, or an array of them. Made by `key` and `split`.
 
-    `shape` is that of the keys; `data` the uint32 words, two a key (four with impl "rbg" and
-    "unsafe_rbg"); `==` compares keys one by one.
+    `shape` is that of the keys; `data` the uint32 words, two a key (of other generators one to
+    four); `==` compares keys one by one.
 
     >>> from funcgrad import random
     >>> random.split(random.key(0), 3).shape
@@ -114,7 +106,7 @@ class Key(KeyArray):
     __slots__ = ("data", "impl")
     __hash__ = None  # type: ignore[assignment]
 
-    def __init__(self, data: Any, impl: str = _THREEFRY):
+    def __init__(self, data: Any, impl: str = DEFAULT):
         self.data = data
         self.impl = impl
 
@@ -166,7 +158,7 @@ class Key(KeyArray):
         sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
         known = math.prod(n for n in sizes if n != -1)
         sizes = tuple(self.size // max(known, 1) if n == -1 else n for n in sizes)
-        return Key(reshape(self.data, (*sizes, _COUNTS[self.impl])), self.impl)
+        return self._with(reshape(self.data, (*sizes, GENERATORS[self.impl].words)))
 
     def _with(self, data: Any) -> Key:
         return Key(data, self.impl)
@@ -192,7 +184,7 @@ class Key(KeyArray):
         return (Key(words, keys.impl) for words in each)
 
     def __repr__(self) -> str:
-        impl = "" if self.impl == _THREEFRY else f", impl={self.impl!r}"
+        impl = "" if self.impl == DEFAULT else f", impl={self.impl!r}"
         return f"Key({self.data!r}{impl})"
 
     def _repr_html_(self) -> str:
@@ -212,7 +204,7 @@ tree.register_pytree_with_keys(
 def _widened(keys: Key, shape: tuple[int, ...]) -> Any:
     """The words of keys, broadcast to a shape of keys."""
     places = tuple(range(len(shape) - keys.ndim, len(shape) + 1))
-    return broadcast_in_dim(keys.data, (*shape, _COUNTS[keys.impl]), places)
+    return broadcast_in_dim(keys.data, (*shape, GENERATORS[keys.impl].words), places)
 
 
 def _type_of(x: Any) -> ShapedArray | None:
@@ -224,14 +216,16 @@ def _type_of(x: Any) -> ShapedArray | None:
 
 
 def check_key(what: str, key: Any) -> Any:
-    """The words of a single key, a `Key` or an array of two uint32; raises for anything else.
-    A key of unsafe_rbg stays one: its four words look like those of rbg.
+    """A single key, as its words where they alone say which generator it is for; raises for what
+    is none: neither a `Key`, nor two or four uint32.
     """
     data = key.data if isinstance(key, Key) else key
     aval = _type_of(data)
     if aval is None:
         raise TypeError(f"{what}: need a random key (random.key(seed)), got {key!r}")
-    if aval.dtype != np.uint32 or not aval.shape or aval.shape[-1] not in (2, 4):
+    count = aval.shape[-1] if aval.shape else 0
+    named = isinstance(key, Key) and key.impl != OF_WORDS.get(count)
+    if aval.dtype != np.uint32 or not (named or count in OF_WORDS):
         raise DTypeError(
             f"{what}: need a random key (random.key(seed), or two uint32 words), got {aval}"
         )
@@ -240,15 +234,14 @@ def check_key(what: str, key: Any) -> Any:
             f"{what}: need a single key, got an array of keys of shape {aval.shape[:-1]}; "
             "use vmap for one draw a key"
         )
-    return key if isinstance(key, Key) and key.impl == _UNSAFE else data
+    return key if named else data
 
 
-def _words(data: Any) -> tuple[Any, Any]:
-    """The two words of a single key."""
-    return (
-        index_in_dim(data, 0, 0, keepdims=False),
-        index_in_dim(data, 1, 0, keepdims=False),
-    )
+def _generator(key: Any) -> tuple[Generator, Any]:
+    """The generator of a key that was checked, and its words."""
+    if isinstance(key, Key):
+        return GENERATORS[key.impl], key.data
+    return GENERATORS[OF_WORDS[aval_of(key).shape[-1]]], key
 
 
 def sampler(draw: Callable[..., Any]) -> Callable[..., Any]:
@@ -295,32 +288,17 @@ def key(seed: Any, *, impl: Any = None, dtype: Any = None) -> Key:
     """The key of an integer seed (a Python integer or an integer scalar).
 
     The last 64 bits of the seed count; Python integers below 2³² and from -2³¹ on count as 32 bits.
-    impl: the generator, "threefry2x32" (the default), "rbg" or "unsafe_rbg", both Philox; or dtype:
-        that of such keys.
+    impl: the generator, "threefry2x32" (the default), "threefry4x32", "philox2x32", "philox4x32",
+        "rbg" or "unsafe_rbg", which draw by Philox; or dtype: that of such keys.
 
     >>> from funcgrad import random
     >>> random.key(42)
     Key(Array([ 0, 42], dtype=uint32))
     """
     name = _impl("random.key", impl, dtype)
-    words = _seed_words(seed)
-    return Key(words if name == _THREEFRY else concatenate([words, words], 0), name)
-
-
-def _seed_words(seed: Any) -> Any:
-    """The two words of a seed."""
-    if isinstance(seed, int):
-        low = seed & 0xFFFFFFFF
-        high = 0 if -(1 << 31) <= seed < 1 << 32 else (seed >> 32) & 0xFFFFFFFF
-        return _array(np.array([high, low], np.uint32))
-    aval = _integer_scalar("random.key", "the PRNG key seed", seed)
-    low = convert_element_type(seed, np.uint32)
-    high = (
-        convert_element_type(shift_right_logical(seed, aval.dtype.type(32)), np.uint32)
-        if aval.dtype.itemsize == 8
-        else mul(low, np.uint32(0))
-    )
-    return concatenate([expand_dims(high, (0,)), expand_dims(low, (0,))], 0)
+    if not isinstance(seed, int):
+        _integer_scalar("random.key", "the PRNG key seed", seed)
+    return Key(GENERATORS[name].seed(seed_words(seed)), name)
 
 
 def _integer_scalar(what: str, argument: str, x: Any) -> ShapedArray:
@@ -332,7 +310,7 @@ def _integer_scalar(what: str, argument: str, x: Any) -> ShapedArray:
 
 def PRNGKey(seed: Any, *, impl: Any = None) -> Any:
     """The words of `key(seed)`: a key as a plain uint32 array of shape (2,), for older code.
-    Four words (impl="rbg" or "unsafe_rbg") are taken as a key of rbg.
+    Words have no name: two are taken for threefry2x32's, four for rbg's, others for none.
 
     >>> from funcgrad import random
     >>> random.PRNGKey(42)
@@ -346,12 +324,8 @@ def _like(original: Any, data: Any) -> Any:
     return Key(data, original.impl) if isinstance(original, Key) else data
 
 
-def _array(value: np.ndarray) -> Any:
-    return convert_element_type(value, value.dtype)
-
-
 def key_data(keys: Key) -> Any:
-    """The words of keys: a uint32 array with a last axis of size 2.
+    """The words of keys: a uint32 array with a last axis of size 2 (1 to 4, of other generators).
 
     >>> from funcgrad import random
     >>> random.key_data(random.key(1))
@@ -372,7 +346,7 @@ def key_impl(keys: Any) -> str:
     aval = _type_of(keys)
     if aval is None or aval.dtype != np.uint32 or aval.shape[-1:] not in ((2,), (4,)):
         raise TypeError(f"random.key_impl: need random keys, got {aval or repr(keys)}")
-    return _THREEFRY if aval.shape[-1] == 2 else _RBG
+    return OF_WORDS[aval.shape[-1]]
 
 
 def wrap_key_data(data: Any, *, impl: Any = None, dtype: Any = None) -> Key:
@@ -384,24 +358,13 @@ def wrap_key_data(data: Any, *, impl: Any = None, dtype: Any = None) -> Key:
     ()
     """
     name = _impl("random.wrap_key_data", impl, dtype)
-    aval = _type_of(data)
-    if aval is None or aval.dtype != np.uint32 or aval.shape[-1:] != (_COUNTS[name],):
+    aval, count = _type_of(data), GENERATORS[name].words
+    if aval is None or aval.dtype != np.uint32 or aval.shape[-1:] != (count,):
         raise DTypeError(
-            f"random.wrap_key_data: need uint32 words with a last axis of {_COUNTS[name]}, got "
+            f"random.wrap_key_data: need uint32 words with a last axis of {count}, got "
             f"{aval or repr(data)}"
         )
     return Key(data, name)
-
-
-def _counters(shape: tuple[int, ...]) -> tuple[Any, Any]:
-    """The row-major number of each element, as high and low words."""
-    size = math.prod(shape)
-    if size < 1 << 32:
-        low = reshape(broadcasted_iota(np.uint32, (size,), 0), shape)
-        return np.uint32(0), low
-    wide = reshape(broadcasted_iota(np.uint64, (size,), 0), shape)
-    high = convert_element_type(shift_right_logical(wide, np.uint64(32)), np.uint32)
-    return high, convert_element_type(wide, np.uint32)
 
 
 def split(key: Any, num: int | Sequence[int] = 2) -> Any:
@@ -415,29 +378,8 @@ def split(key: Any, num: int | Sequence[int] = 2) -> Any:
     data = check_key("random.split", key)
     if watching():
         data = _used("random.split", data)
-    return _like(key, _split(data, shape_of("random.split", num, "num")))
-
-
-def _split(words: Any, shape: tuple[int, ...]) -> Any:
-    if isinstance(words, Key):
-        # Every tenth block: Philox's next keys, in the place of a function that hides them.
-        rows = philox_words(words.data, 40 * math.prod(shape))
-        return reshape(index(reshape(rows, (-1, 4)), (slice(None, None, 10),)), (*shape, 4))
-    if aval_of(words).shape == (2,):
-        return _split_pair(words, shape)
-    return concatenate([_split_pair(half, shape) for half in _pairs(words)], len(shape))
-
-
-def _pairs(words: Any) -> tuple[Any, Any]:
-    """The two keys of threefry that a key of rbg is made of."""
-    return index(words, (slice(0, 2),)), index(words, (slice(2, 4),))
-
-
-@recorded
-def _split_pair(data: Any, shape: tuple[int, ...]) -> Any:
-    y0, y1 = threefry2x32_p.bind(*_words(data), *_counters(shape))
-    last = (len(shape),)
-    return concatenate([expand_dims(y0, last), expand_dims(y1, last)], len(shape))
+    generator, words = _generator(data)
+    return _like(key, generator.split(words, shape_of("random.split", num, "num")))
 
 
 def fold_in(key: Any, data: Any) -> Any:
@@ -447,28 +389,12 @@ def fold_in(key: Any, data: Any) -> Any:
     >>> random.fold_in(random.key(0), 1).shape
     ()
     """
-    words = check_key("random.fold_in", key)
+    generator, words = _generator(check_key("random.fold_in", key))
     _integer_scalar("random.fold_in", "data", data)
     if isinstance(data, int) and not 0 <= data < 1 << 32:
         raise OverflowError(f"random.fold_in: data must lie in 0 … 2³² - 1, got {data}")
     data = np.uint32(data) if isinstance(data, int) else data
-    return _like(key, _fold_in(words, convert_element_type(data, np.uint32)))
-
-
-def _fold_in(words: Any, data: Any) -> Any:
-    if isinstance(words, Key):
-        seed = _seed_words(data)
-        last = index(philox_words(concatenate([seed, seed], 0), 40), (slice(36, 40),))
-        return bitwise_xor(words.data, last)
-    if aval_of(words).shape == (2,):
-        return _fold_in_pair(words, data)
-    return concatenate([_fold_in_pair(half, data) for half in _pairs(words)], 0)
-
-
-@recorded
-def _fold_in_pair(words: Any, data: Any) -> Any:
-    y0, y1 = threefry2x32_p.bind(*_words(words), np.uint32(0), data)
-    return concatenate([expand_dims(y0, (0,)), expand_dims(y1, (0,))], 0)
+    return _like(key, generator.fold_in(words, convert_element_type(data, np.uint32)))
 
 
 def clone(key: Any) -> Any:
@@ -498,18 +424,10 @@ def bits(key: Any, shape: Any = (), dtype: Any = np.uint32) -> Any:
 
 def random_words(what: str, key: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
     """Random unsigned integers of a dtype, for the samplers."""
-    checked = check_key(what, key)
-    words = checked.data if isinstance(checked, Key) else checked
+    generator, words = _generator(check_key(what, key))
     if dtype.kind != "u":
         raise DTypeError(
             f"{what}: dtype argument {dtype} must be an unsigned int dtype (an unsigned integer "
             "dtype)"
         )
-    if aval_of(words).shape == (4,):
-        return philox_bits(words, shape, dtype)
-    y0, y1 = threefry2x32_p.bind(*_words(words), *_counters(shape))
-    if dtype.itemsize == 8:
-        high = shift_left(convert_element_type(y0, np.uint64), np.uint64(32))
-        return bitwise_or(high, convert_element_type(y1, np.uint64))
-    word = bitwise_xor(y0, y1)
-    return word if dtype.itemsize == 4 else convert_element_type(word, dtype)
+    return generator.bits(words, shape, dtype)

@@ -192,6 +192,39 @@ def test_philox(impl, transform):
     assert draw(lambda k: random.permutation(k, 6)) == order
 
 
+# Of a key of seed 12345678901: its words, a split, fold_in(7); bits of 8, 32, 64; normal draws.
+CIPHERS = {
+    "threefry4x32": (
+        [2749882422, 358690259, 2597816956, 1943259890],
+        [1156592623, 438606183, 2288133683, 1639885668],
+        [3496647053, 3038756972, 3194081895, 994145580],
+        [22, 2633638934, 14759526269325310695], [0.28764793, 0.99069017],
+    ),
+    "philox2x32": (
+        [269672003], [1763106894], [2134859971],
+        [54, 1439538486, 6587179676989898802], [-0.42568522, 0.24123981],
+    ),
+    "philox4x32": (
+        [762606365, 176872025], [820808922, 3008155166], [1056112636, 201204710],
+        [2, 3521542914, 2113275856637376263], [0.91507178, 0.30309855],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("impl", CIPHERS)
+def test_generators_of_other_ciphers(impl):
+    words, split, folded, drawn, floats = CIPHERS[impl]
+    key = random.key(12345678901, impl=impl)
+    assert key.data.tolist() == words
+    assert random.split(key, (2, 2)).data[0, 1].tolist() == split
+    assert random.fold_in(key, 7).data.tolist() == folded
+    dtypes = ("uint8", "uint32", "uint64")
+    assert [random.bits(key, (3,), d)[0].tolist() for d in dtypes] == drawn
+    for transform in (lambda f: f, fg.jit):
+        normal = transform(lambda k: random.normal(k, (2,)))(key)
+        np.testing.assert_allclose(normal, floats, rtol=1e-6)
+
+
 def test_philox_counters_carry():
     words = fnp.array([1, 2, 2**32 - 1, 2**32 - 1], "uint32")
     drawn = random.bits(random.wrap_key_data(words, impl="rbg"), (9,))

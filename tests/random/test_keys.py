@@ -207,13 +207,16 @@ def test_seeds_that_are_none(wrong):
         random.wrap_key_data(wrong)
 
 
-IMPLS = {"threefry2x32": "key<fry>", "rbg": "key<rbg>", "unsafe_rbg": "key<urbg>"}
+IMPLS = {
+    "threefry2x32": "key<fry>", "rbg": "key<rbg>", "unsafe_rbg": "key<urbg>",
+    "threefry4x32": "key<fry4>", "philox2x32": "key<phx2>", "philox4x32": "key<phx4>",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("impl", IMPLS)
 def test_typed_keys(impl):
     key = random.key(3, impl=impl)
-    assert repr(key.dtype) == IMPLS[impl]
+    assert repr(key.dtype) == key.dtype.name == IMPLS[impl]
     assert key.dtype == random.key_dtype(impl)
     assert random.key_impl(key) == impl
     assert key.data.shape[-1] * 4 == key.dtype.itemsize
@@ -239,7 +242,7 @@ def test_typed_keys(impl):
     assert random.PRNGKey(3, impl=impl).tolist() == key.data.tolist()
 
 
-@pytest.mark.parametrize("impl", ["rbg", "unsafe_rbg"])
+@pytest.mark.parametrize("impl", ["rbg", "unsafe_rbg", "philox2x32"])
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_samplers_take_keys_of_other_generators(name, impl):
     key = random.key(1, impl=impl)

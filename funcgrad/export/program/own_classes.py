@@ -17,6 +17,7 @@ from typing import Any
 
 from funcgrad.errors import ExportError, FormatError
 from funcgrad.export.program.values import short
+from funcgrad.random.generators import GENERATORS
 from funcgrad.random.keys import Key
 from funcgrad.tree.kinds import kind_of
 
@@ -112,6 +113,6 @@ def _tuples(x: Any) -> Any:
 
 def _generator(blob: bytes) -> str:
     name = blob.decode()
-    if name not in ("threefry2x32", "rbg", "unsafe_rbg"):
+    if name not in GENERATORS:
         raise FormatError(f"{short(name)} is no generator of random bits")
     return name

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from funcgrad.core.trace import Tracer
+from funcgrad.errors import ShapeError
 from funcgrad.numpy._util import (
     as_array,
     as_dtype,
@@ -28,10 +29,13 @@ from funcgrad.numpy.manipulation.indexing import take_along_axis, where
 from funcgrad.numpy.manipulation.shape import moveaxis, reshape
 from funcgrad.ops import shape as ops
 from funcgrad.ops.base import full, position_dtype, size_of, sum_p
+from funcgrad.ops.cumulative import cumsum_p
 from funcgrad.ops.elementwise.convert import convert_element_type
 from funcgrad.ops.indexing.indexing import index
 from funcgrad.ops.indexing.plan import known
-from funcgrad.ops.sort import sort
+from funcgrad.ops.reduce import reduce_or
+from funcgrad.ops.sharding import cut_as_said
+from funcgrad.ops.sort import sort, sort_key_val
 from funcgrad.transforms.recorded import recorded
 
 __all__ = ["median", "nanmedian", "nanpercentile", "nanquantile", "percentile", "quantile"]
@@ -77,8 +81,9 @@ def _position(xp: Any, n: Any, q: Any, method: str) -> tuple[Any, Any]:
 
 
 def _quantile(
-    name: str, a: Any, q: Any, axis: Any, method: str, keepdims: bool, skip_nan: bool
-) -> Any:
+    name: str, a: Any, q: Any, axis: Any, method: str, keepdims: bool, skip_nan: bool,
+    weights: Any = None,
+) -> Any:  # fmt: skip
     if method not in _METHODS:
         raise ValueError(f"{name}: method must be one of {', '.join(_METHODS)}, got {method!r}")
     a = as_array(name, a, "a")
@@ -86,18 +91,27 @@ def _quantile(
     # A tracer's value may be known, but then it has a derivative.
     exact = np.asarray(q) if is_scalar(q) else q
     given = None if isinstance(q, Tracer) else known(as_array(name, exact, "q"))
-    a, q = promote_inexact(name, a, q)
     axes = axes_of(name, axis, a.ndim)
+    if weights is None:
+        a, q = promote_inexact(name, a, q)
+    else:
+        weights = _weights(name, weights, a, axis, axes, method)
+        a, q, weights = promote_inexact(name, a, q, weights)
     rest = [i for i in range(a.ndim) if i not in axes]
     shape = tuple(a.shape[i] for i in rest)
     size = size_of([a.shape[i] for i in axes])
-    x = reshape(ops.transpose(a, (*rest, *axes)), (*shape, size))
+
+    def rows(x: Any) -> Any:
+        return reshape(ops.transpose(x, (*rest, *axes)), (*shape, size))
+
     if given is not None and not np.all((given >= 0) & (given <= 1)):
         raise ValueError(f"{name}: q must lie in the range from 0 to 1 (percentiles: 100)")
     if not size:
         out = full((*shape, q.size), np.nan, a.dtype)
+    elif weights is None:
+        out = _of_rows(sort(rows(a)), q, given, method, skip_nan)
     else:
-        out = _of_rows(sort(x), q, given, method, skip_nan)
+        out = _of_weighted(rows(a), rows(weights), reshape(q, (-1,)), skip_nan)
     kept = tuple(1 if i in axes else n for i, n in enumerate(a.shape)) if keepdims else shape
     return reshape(moveaxis(out, -1, 0), (*q.shape, *kept))
 
@@ -130,6 +144,44 @@ def _of_rows(x: Any, q: Any, given: np.ndarray | None, method: str, skip_nan: bo
     return where(isnan(index(x, (..., slice(size - 1, size)))), np.asarray(np.nan, x.dtype), out)
 
 
+def _weights(name: str, weights: Any, a: Any, axis: Any, axes: tuple, method: str) -> Any:
+    """The weights of all elements, from those along the axes, or from all."""
+    if method != "inverted_cdf":
+        raise NotImplementedError(
+            f"{name}: method {method!r} has no weights; 'inverted_cdf' is the one that has"
+        )
+    weights = as_array(name, weights, "weights")
+    need_real(name, weights)
+    values = None if isinstance(weights, Tracer) else known(weights)
+    if values is not None and not np.all((values >= 0) & np.isfinite(values)):
+        raise ValueError(f"{name}: weights must be finite and not negative")
+    if weights.shape == a.shape:
+        return weights
+    if axis is None or weights.shape != tuple(a.shape[i] for i in axes):
+        along = "" if axis is None else f", or {tuple(a.shape[i] for i in axes)}, that of the axes"
+        raise ShapeError(
+            f"{name}: weights must have the shape {a.shape} of a{along}; got {weights.shape}"
+        )
+    order = sorted(range(len(axes)), key=lambda i: axes[i])
+    return ops.broadcast_in_dim(ops.transpose(weights, order), a.shape, sorted(axes))
+
+
+def _of_weighted(x: Any, weights: Any, q: Any, skip_nan: bool) -> Any:
+    """Of each row the first elements at which the share of the weight so far reaches q."""
+    absent, last = isnan(x), x.ndim - 1
+    wrong = ~(weights >= 0) if skip_nan else ~(weights >= 0) | absent
+    x, weights = sort_key_val(x, where(absent, 0, weights))
+    so_far = cumsum_p.bind(weights, axis=last, reverse=False)
+    total = index(so_far, (..., slice(-1, None)))
+    share = ops.expand_dims(so_far / total, (last,))
+    # What has no weight is no quantile, not even the lowest.
+    before = (share < ops.expand_dims(q, (1,))) | (share == 0)
+    count = sum_p.bind(convert_element_type(before, position_dtype(x.shape[-1])), axes=(last + 1,))
+    out = take_along_axis(x, minimum(count, x.shape[-1] - 1), -1)
+    wrong = reduce_or(wrong, (last,)) | ~((total > 0) & (total < np.inf))[..., 0]
+    return where(ops.expand_dims(wrong, (last,)), np.asarray(np.nan, x.dtype), out)
+
+
 def _element(x: Any, position: Any, count: Any) -> Any:
     """Elements at positions, held within the rows' numbers of elements."""
     if isinstance(position, np.ndarray):
@@ -158,6 +210,8 @@ def quantile(
     overwrite_input: bool = False,
     method: str = "linear",
     keepdims: bool = False,
+    *,
+    weights: Any = None,
 ) -> Any:
     """The quantiles q (from 0 to 1) of the elements along axes (all where None).
 
@@ -165,13 +219,17 @@ def quantile(
     "linear", "lower", "higher", "midpoint", "nearest", or one of Hyndman and Fan's: "inverted_cdf",
     "averaged_inverted_cdf", "closest_observation", "interpolated_inverted_cdf", "hazen", "weibull",
     "median_unbiased", "normal_unbiased". NaN among the elements gives NaN. ValueError for known q
-    outside the range.
+    outside the range. weights: of the elements, in the shape of `a` or of the axes, with method
+    "inverted_cdf": a quantile is the first element at which their share reaches q.
 
     >>> fnp.quantile(fnp.array([1.0, 2.0, 4.0]), fnp.array([0.5, 0.75]))
     Array([2., 3.], dtype=float32)
+    >>> x, w = fnp.array([1.0, 2.0, 4.0]), fnp.array([1, 1, 3])
+    >>> fnp.quantile(x, 0.5, weights=w, method="inverted_cdf")
+    Array(4., dtype=float32)
     """
     _no_out("quantile", out)
-    return _quantile("quantile", a, q, axis, method, keepdims, False)
+    return _quantile("quantile", a, q, axis, method, keepdims, False, weights)
 
 
 def nanquantile(
@@ -182,6 +240,8 @@ def nanquantile(
     overwrite_input: bool = False,
     method: str = "linear",
     keepdims: bool = False,
+    *,
+    weights: Any = None,
 ) -> Any:
     """The quantiles of the elements that are not NaN; see `quantile`. NaN where there are none.
 
@@ -189,7 +249,7 @@ def nanquantile(
     Array(2.5, dtype=float32)
     """
     _no_out("nanquantile", out)
-    return _quantile("nanquantile", a, q, axis, method, keepdims, True)
+    return _quantile("nanquantile", a, q, axis, method, keepdims, True, weights)
 
 
 def _hundredth(name: str, q: Any) -> Any:
@@ -204,14 +264,20 @@ def percentile(
     overwrite_input: bool = False,
     method: str = "linear",
     keepdims: bool = False,
+    *,
+    weights: Any = None,
+    out_sharding: Any = None,
 ) -> Any:
-    """The percentiles q (from 0 to 100) of the elements along axes; see `quantile`.
+    """The percentiles q (from 0 to 100) of the elements along axes; see `quantile`. out_sharding:
+    how the result is cut over a mesh.
 
     >>> fnp.percentile(fnp.array([1.0, 2.0, 4.0]), 75)
     Array(3., dtype=float32)
     """
     _no_out("percentile", out)
-    return _quantile("percentile", a, _hundredth("percentile", q), axis, method, keepdims, False)
+    q = _hundredth("percentile", q)
+    out = _quantile("percentile", a, q, axis, method, keepdims, False, weights)
+    return cut_as_said(out, out_sharding)
 
 
 def nanpercentile(
@@ -222,6 +288,8 @@ def nanpercentile(
     overwrite_input: bool = False,
     method: str = "linear",
     keepdims: bool = False,
+    *,
+    weights: Any = None,
 ) -> Any:
     """The percentiles of the elements that are not NaN; see `quantile`.
 
@@ -230,7 +298,7 @@ def nanpercentile(
     """
     _no_out("nanpercentile", out)
     q = _hundredth("nanpercentile", q)
-    return _quantile("nanpercentile", a, q, axis, method, keepdims, True)
+    return _quantile("nanpercentile", a, q, axis, method, keepdims, True, weights)
 
 
 @recorded

@@ -2,9 +2,10 @@
 
 A pass forward over a program that is being written: how an equation's results are cut follows from
 its operands alone, by its factors. What these leave open is an error, except where the result is
-constrained at once (`out_sharding=`, `reshard`). Values are None where nothing is known of them:
-inputs of loops' bodies, of branches and of `shard_map`. Cotangents are cut as they come: where a
-sum over a batch makes them, that is whole; those of arguments are brought to their primals' cuts.
+constrained at once (`out_sharding=`, `reshard`). What goes into loops' bodies and branches, and
+comes of them, is constrained as operands are cut. Nothing (None) is known of inputs of `shard_map`,
+and of rows that lie on several devices. Cotangents are cut as they come: where a sum over a batch
+makes them, that is whole; those of arguments are brought to their primals' cuts.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from funcgrad.core.staging import JaxprTrace, JaxprTracer
 from funcgrad.core.trace import Trace, Tracer, aval_of
 from funcgrad.errors import ShardingError
 from funcgrad.ops.base import broadcast_p, transpose_p
+from funcgrad.ops.elementwise.convert import convert_element_type_p
 from funcgrad.ops.shape import reshape_p, rev_p
 from funcgrad.ops.sharding import sharding_constraint_p
 from funcgrad.ops.slicing import concatenate_p, pad_p, slice_p
@@ -34,12 +36,17 @@ from funcgrad.parallel.partitioner.reshard import extent
 from funcgrad.transforms.autodiff.jvp import JVPTracer
 from funcgrad.transforms.autodiff.transpose import TRANSPOSED
 from funcgrad.transforms.batching.trace import BatchTracer
+from funcgrad.transforms.control.cond import cond_p
+from funcgrad.transforms.control.scan import scan_p
+from funcgrad.transforms.control.while_loop import while_p
 
 AUTO = "auto_axes()"  # the scope of operations of which the compiler decides, and derivatives' too
 _NO_MESH = AbstractMesh((), ())
 _ARRANGING = (broadcast_p, reshape_p, transpose_p)
 # Along each axis alone they move elements: results are cut as operands, where lengths let them be.
 _ALONG_AXES = (concatenate_p, pad_p, rev_p, slice_p)
+_WITH_BODIES = (cond_p, scan_p, while_p)
+_SAYING = (convert_element_type_p, sharding_constraint_p)
 
 
 def type_of(x: Any) -> ShapedArray:
@@ -84,6 +91,40 @@ def between_types(fun: Callable[..., list], args: Sequence) -> Callable[..., lis
         return typed(outs, list(map(reader.sharding_of, outs)))
 
     return call
+
+
+def of_body(
+    place: str, fun: Callable[..., list], operands: Sequence, avals: Sequence[ShapedArray],
+    n_carry: int,
+) -> Callable[..., list]:  # fmt: skip
+    """A flat function to be traced as the body of a loop, or as a branch: its inputs are cut as the
+    operands are, or their rows, and the first results as the inputs whose place they take."""
+    ins = [_of_row(x, aval.ndim) for x, aval in zip(operands, avals, strict=True)]
+
+    def call(*tracers: Any) -> list:
+        outs, reader = fun(*typed(tracers, ins)), Reader()
+        found = list(map(reader.sharding_of, outs))
+        for i, (enters, leaves) in enumerate(zip(ins[:n_carry], found, strict=False)):
+            if enters and leaves and enters != leaves:
+                raise ShardingError(
+                    f"{place}: the carry must keep its types from one step to the next, but leaf "
+                    f"{i} enters as {ShardedAval(avals[i], enters)} and leaves as "
+                    f"{ShardedAval(avals[i], leaves)}; reshard the initial value or the result"
+                )
+            found[i] = enters or leaves
+        return typed(outs, found)
+
+    return call
+
+
+def _of_row(x: Any, ndim: int) -> NamedSharding | None:
+    """How an operand is cut, or a row of it where it has an axis more; None where that is not
+    known, as of rows that lie on several devices."""
+    sharding = sharding_of(x)
+    if sharding is None or aval_of(x).ndim == ndim:
+        return sharding
+    along, *cuts = sharding.spec.cuts(ndim + 1)
+    return None if along else NamedSharding(sharding.mesh, PartitionSpec.of(tuple(cuts)))
 
 
 def _of_argument(x: Any) -> NamedSharding | None:
@@ -165,6 +206,8 @@ class Pass:
         if eqn.prim is sharding_constraint_p:
             return [_explicit(eqn.params["sharding"], eqn.outs[0].aval.ndim)]
         ins, unknown = [self.of(a) for a in eqn.ins], [None] * len(eqn.outs)
+        if eqn.prim in _WITH_BODIES:
+            return _of_bodies(eqn)
         if None in ins or self.settled.issuperset(eqn.outs) or AUTO in eqn.scopes:
             return unknown
         inner = list(sub_jaxprs(eqn))
@@ -230,6 +273,33 @@ class Pass:
             f"of {mesh}: {why}. Say it, with out_sharding= or reshard of the result, or reshard "
             f"an operand{place}"
         )
+
+
+def _of_bodies(eqn: Eqn) -> list[Cuts | None]:
+    """How the results of a loop or of branches are cut, as their bodies say of theirs; None where
+    branches differ."""
+    bodies = [eqn.params["body_jaxpr"]] if eqn.prim is while_p else sub_jaxprs(eqn)
+    found = []
+    for out, *inner in zip(eqn.outs, *map(_said_of_results, bodies), strict=True):
+        cuts = inner[0] if all(c == inner[0] for c in inner) else None
+        rows = cuts is not None and len(cuts) < out.aval.ndim
+        found.append(((), *cuts) if rows else cuts)  # type: ignore[misc]
+    return found
+
+
+def _said_of_results(jaxpr: Jaxpr) -> list[Cuts | None]:
+    """How the results of a body are cut where constraints say it."""
+    made = {eqn.outs[0]: eqn for eqn in jaxpr.eqns if eqn.prim in _SAYING}
+
+    def cuts(atom: Atom) -> Cuts | None:
+        eqn = made.get(atom) if isinstance(atom, Var) else None
+        if eqn is None:
+            return None
+        if eqn.prim is sharding_constraint_p:
+            return _explicit(eqn.params["sharding"], atom.aval.ndim)
+        return cuts(eqn.ins[0])
+
+    return list(map(cuts, jaxpr.outs))
 
 
 def _settled(eqns: Sequence[Eqn]) -> set[Var]:

@@ -8,12 +8,13 @@ from typing import Any, TypeVar
 import numpy as np
 
 from funcgrad import dtypes, tree
+from funcgrad.core import backend, context
 from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray, promote
 from funcgrad.core.ir import Jaxpr, Var, eval_jaxpr
 from funcgrad.core.staging import stage, stage_with_refs
 from funcgrad.core.trace import aval_of
-from funcgrad.core.types import Tree, Value
+from funcgrad.core.types import Tree, Value, Values
 from funcgrad.errors import ControlFlowError, IRError
 from funcgrad.ops.elementwise.convert import convert_element_type, convert_element_type_p
 from funcgrad.transforms.arguments import FlatFunction, name_of
@@ -23,13 +24,25 @@ from funcgrad.tree import PyTreeDef
 _T = TypeVar("_T")
 
 
+def has_explicit_axes() -> bool:
+    """Whether types tell how values are cut: under a mesh with Explicit axes, outside of what sees
+    each device's part by itself."""
+    ctx = context.current()
+    return ctx.mesh is not None and bool(ctx.mesh.explicit_axes) and not ctx.manual
+
+
 def stage_body(
-    what: str, fun: Callable, in_tree: PyTreeDef, avals: Sequence[ShapedArray], role: str
-) -> Body:
-    """The program of a body."""
+    what: str, fun: Callable, in_tree: PyTreeDef, avals: Sequence[ShapedArray], role: str,
+    operands: Values, n_carry: int = 0,
+) -> Body:  # fmt: skip
+    """The program of a body. Its inputs are cut over Explicit mesh axes as the operands, or their
+    rows, are; the first results are a carry, which comes as it goes."""
     flat = FlatFunction(f"{what} {role}", fun, in_tree)
     place = f"the {role} {name_of(fun)} of {what}"
-    jaxpr, consts, written = stage_with_refs(flat, avals, place)
+    traced: Callable = flat
+    if has_explicit_axes():
+        traced = backend.explicit().of_body(place, flat, operands, avals, n_carry)
+    jaxpr, consts, written = stage_with_refs(traced, avals, place)
     return Body(jaxpr, consts, flat.out_tree, written)
 
 

@@ -126,7 +126,7 @@ def _branches(what: str, index: Value, funs: Sequence[Callable], operands: tuple
     check_leaves(what, funs[-1], operands, {})
     leaves, in_tree = tree.flatten((operands, {}))
     avals = [aval_of(x) for x in leaves]
-    bodies = [stage_body(what, f, in_tree, avals, "branch") for f in funs]
+    bodies = [stage_body(what, f, in_tree, avals, "branch", leaves) for f in funs]
     # Users give cond the branch for true first.
     order = [*zip(funs, bodies, strict=True)][:: -1 if what == "cond" else 1]
     out_tree = order[0][1].out_tree

@@ -95,7 +95,8 @@ def scan(
     in_tree = tree.structure(((init, xs), {}))
     avals = [aval_of(x) for x in init_leaves]
     while True:
-        body = stage_body("scan", f, in_tree, [*avals, *x_avals], "body")
+        operands = [*init_leaves, *xs_leaves]
+        body = stage_body("scan", f, in_tree, [*avals, *x_avals], "body", operands, len(avals))
         carry_tree, y_tree = _split_result(f, body.out_tree)
         n_carry = carry_tree.num_leaves
         outs = body.out_avals[:n_carry]

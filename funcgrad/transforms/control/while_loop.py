@@ -93,14 +93,14 @@ def while_loop(
     in_tree = tree.structure(((init_val,), {}))
     avals = [aval_of(x) for x in leaves]
     while True:
-        turn = stage_body("while_loop", body_fun, in_tree, avals, "body")
+        turn = stage_body("while_loop", body_fun, in_tree, avals, "body", leaves, len(avals))
         joined = join_carry(
             "while_loop", carry_tree, avals, turn.out_tree, turn.out_avals, init_val
         )
         if joined == avals:
             break
         avals = joined
-    ask = stage_body("while_loop", cond_fun, in_tree, avals, "condition")
+    ask = stage_body("while_loop", cond_fun, in_tree, avals, "condition", leaves)
     if ask.out_tree != tree.structure(0):
         raise ControlFlowError(
             f"while_loop: the condition {name_of(cond_fun)} must return one boolean, got "

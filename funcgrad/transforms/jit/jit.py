@@ -27,6 +27,7 @@ from funcgrad.core.types import Prefix, Tree, Values
 from funcgrad.errors import RefError
 from funcgrad.ops.sharding import constrain, jaxpr_meshes
 from funcgrad.transforms.arguments import FlatFunction, as_array, check_leaves, name_of, wraps
+from funcgrad.transforms.control.bodies import has_explicit_axes
 from funcgrad.transforms.control.jit_primitive import jit_p
 from funcgrad.transforms.jit.choice import Choice
 from funcgrad.transforms.jit.keys import difference, programs_of, type_key
@@ -40,7 +41,6 @@ from funcgrad.transforms.jit.stages import (
     delete_donated,
     goes_alone,
     gone_reasons,
-    has_explicit_axes,
     is_traced,
     op_by_op,
     sharding_of,
@@ -99,7 +99,7 @@ def jit(
             in_shardings=in_shardings, out_shardings=out_shardings, backend=backend,
         )  # fmt: skip
     if not callable(fun):
-        raise TypeError(f"jit: the first argument must be a function, got {fun!r}")
+        raise TypeError(f"Expected a callable value: jit of {fun!r}, which is no function")
     static = Choice.of(fun, static_argnums, static_argnames, "static")
     donated = Choice.of(fun, donate_argnums, donate_argnames, "donate")
     return _jitted(fun, static, donated, (in_shardings, out_shardings), backend)

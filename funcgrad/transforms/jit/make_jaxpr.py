@@ -83,8 +83,9 @@ def typeof(x: Value | Ref) -> ShapedArray | AbstractRef:
     `.sharding` how it is cut over a mesh's axes of type `AxisType.Explicit`.
 
     Under `jit` types have shardings where `set_mesh` sets a mesh with such axes, and ShardingError
-    is raised where it is ambiguous how a value is cut. What is an input of a loop's body, of a
-    branch or of `shard_map`, and what comes of such values, has a type without `.sharding`.
+    is raised where it is ambiguous how a value is cut. An input of `shard_map`'s function, a row of
+    an array that `scan` goes over and that is cut along its first axis, and what comes of such
+    values, have types without `.sharding`.
 
     >>> fg.typeof(fnp.ones((2, 3)))
     f32[2,3]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn, Self
 
 import numpy as np
@@ -30,6 +31,7 @@ from funcgrad.core.trace import Tracer
 from funcgrad.core.types import Tree, Value, Values
 from funcgrad.errors import ShardingError
 from funcgrad.transforms.callbacks import calls_users
+from funcgrad.transforms.control.bodies import has_explicit_axes
 from funcgrad.transforms.control.custom_call import rules_share_refs
 from funcgrad.transforms.control.jit_primitive import executable, jit_p
 from funcgrad.transforms.jit.make_jaxpr import struct
@@ -198,13 +200,6 @@ def watch_call(program: Program, name: str, operands: Values) -> None:
         checks.keys.watch(jit_p, operands, {"jaxpr": program.jaxpr, "name": f"jit({name})"})
 
 
-def has_explicit_axes() -> bool:
-    """Whether types tell how values are cut: under a mesh with Explicit axes, outside of what sees
-    each device's part by itself."""
-    ctx = context.current()
-    return ctx.mesh is not None and bool(ctx.mesh.explicit_axes) and not ctx.manual
-
-
 def sharding_of(x: Value) -> NamedSharding | None:
     """How an argument is cut over a mesh."""
     if isinstance(x, Tracer):
@@ -217,6 +212,30 @@ class _Stage:
     """What all stages are: objects that nobody changes, of this process."""
 
     _name: str
+    _program: Program
+
+    @property
+    def in_tree(self) -> PyTreeDef:
+        """The structure of (positional arguments, keyword arguments)."""
+        return self._program.in_tree
+
+    @property
+    def args_info(self) -> Tree:
+        """Of each argument its shape, dtype, and whether it is donated: a pair of the positional
+        ones and of those by name.
+
+        >>> fg.jit(fnp.add, donate_argnums=1).lower(fnp.ones(3), 1.0).args_info[0][1].donated
+        True
+        """
+        p = self._program
+        start = len(p.jaxpr.ins) - p.in_tree.num_leaves
+        types = zip(p.jaxpr.in_avals[start:], p.donated[start:], strict=True)
+        return p.in_tree.unflatten([ArgInfo(a.shape, a.dtype, d) for a, d in types])
+
+    @property
+    def donate_argnums(self) -> tuple[int, ...]:
+        """Which leaves of the arguments are donated."""
+        return tuple(i for i, x in enumerate(tree.leaves(self.args_info)) if x.donated)
 
     def __copy__(self) -> Self:
         return self
@@ -229,6 +248,15 @@ class _Stage:
             f"{type(self).__name__}({self._name}) can't be pickled, as it belongs to this process: "
             f"pickle the function and compile it where it is loaded, which finds its code on disk"
         )
+
+
+@dataclass(frozen=True)
+class ArgInfo:
+    """What is known of an argument of a stage: its type, and whether its memory is given away."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    donated: bool
 
 
 class Traced(_Stage):

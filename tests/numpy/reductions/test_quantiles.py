@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import funcgrad.numpy as fnp
-from funcgrad.errors import DTypeError
+from funcgrad.errors import DTypeError, ShapeError
+from funcgrad.transforms.derivatives.grad import grad
 from funcgrad.transforms.jit.jit import jit
 from tests.numpy.compare import check_grad, same, same_as_numpy, same_batched
 
@@ -60,6 +61,50 @@ def test_dtypes():
     same(fnp.percentile(np.float32([1, 2, 3]), 50), np.float32(2))
     assert np.isnan(fnp.median(np.zeros(0)))
     assert fnp.median(np.zeros((2, 0)), axis=1).shape == (2,)
+
+
+# Axes, shapes of weights, and those in the shape of the elements: nanpercentile of NumPy 2.4 takes
+# no others.
+WEIGHTED = [
+    (None, (3, 4, 5), lambda w: w),
+    (1, (4,), lambda w: w[:, None]),
+    (-1, (3, 4, 5), lambda w: w),
+    ((0, 2), (3, 5), lambda w: w[:, None]),
+    ((2, 0), (5, 3), lambda w: w.T[:, None]),
+]
+
+
+@pytest.mark.parametrize(("axis", "shape", "widened"), WEIGHTED)
+@pytest.mark.parametrize("name", ["quantile", "nanpercentile"])
+def test_weights(name, axis, shape, widened, rng):
+    x, w = rng.standard_normal((3, 4, 5)), rng.integers(1, 4, shape)
+    w.flat[0] = w.ndim == 1  # where few lie in a row, none may have a weight
+    if name == "nanpercentile":
+        x[rng.random(x.shape) < 0.1] = np.nan
+    q = np.array([0, 0.2, 0.5, 1.0]) * (1 if name == "quantile" else 100)
+    options = {"axis": axis, "weights": w, "method": "inverted_cdf"}
+    whole = np.broadcast_to(widened(w), x.shape)
+    want = getattr(np, name)(x, q, **{**options, "weights": whole})
+    assert np.array_equal(getattr(fnp, name)(x, q, **options), want)
+    jitted = jit(lambda x, q, w: getattr(fnp, name)(x, q, **{**options, "weights": w}))
+    assert np.array_equal(jitted(x, q, w), want)
+
+
+def test_weights_that_are_none():
+    x, w = fnp.array([1.0, 2.0, 3.0]), np.array([1.0, -1.0, 1.0])
+    call = lambda w, x=x: fnp.quantile(x, 0.5, weights=w, method="inverted_cdf")
+    with pytest.raises(ValueError, match="quantile: weights must be finite and not negative"):
+        call(w)
+    with pytest.raises(ShapeError, match=r"weights must have the shape \(3,\) of a; got \(2,\)"):
+        call(w[:2] ** 2)
+    with pytest.raises(ShapeError, match=r"or \(3,\), that of the axes; got \(2,\)"):
+        fnp.quantile(x, 0.5, axis=0, weights=w[:2] ** 2, method="inverted_cdf")
+    with pytest.raises(NotImplementedError, match="method 'linear' has no weights"):
+        fnp.quantile(x, 0.5, weights=w)
+    assert np.isnan(jit(call)(w))
+    assert np.isnan(call(fnp.zeros(3)))
+    assert np.isnan(call(fnp.ones(3), fnp.array([1.0, np.nan, 3.0])))
+    assert grad(lambda x: call(fnp.array([1.0, 1, 4]), x))(x).tolist() == [0, 0, 1]
 
 
 def test_infinities_stay_apart():

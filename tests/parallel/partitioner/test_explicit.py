@@ -165,6 +165,48 @@ def test_inside_of_transformations():
     np.testing.assert_array_equal(fg.jit(lambda a: fg.vmap(lambda r: r.sum())(a))(a), VALUES.sum(1))
 
 
+def test_bodies_of_loops_and_branches():
+    found = []
+
+    def note(x):
+        found.append(spec_of(x))
+        return x
+
+    @fg.jit
+    def f(a, rows):
+        def step(c, row):
+            return note(fnp.sin(c)) + a, note(row) * 2
+
+        c, doubled = lax.scan(step, a, rows)
+        note(doubled)
+        c = lax.while_loop(lambda c: fnp.sum(fg.reshard(note(c), P())) < -5, lambda c: c + 1, c)
+        c = lax.cond(fnp.sum(fg.reshard(c, P())) > 0, lambda c: note(c) * 2, lambda c: -c, c)
+        return lax.fori_loop(0, 3, lambda i, c: c * 2, note(c)).T
+
+    a, rows = cut("x"), cut(None, "y")
+    out = f(a, rows)
+    assert set(found[:2]) == {P("x"), P("y")}
+    assert found[2:] == [P(None, "y"), P("x"), P("x"), P("x")]
+    assert out.sharding.spec == P(None, "x")
+    want = np.asarray(VALUES)
+    for _ in range(8):
+        want = np.sin(want) + VALUES
+    np.testing.assert_allclose(out, 16 * want.T, rtol=1e-5)
+    loss = lambda a: fnp.sum(fg.reshard(lax.scan(lambda c, _: (c * a, None), a, None, 3)[0], P()))
+    grad = fg.jit(fg.grad(loss))(a)
+    assert grad.sharding.spec == P("x")
+    np.testing.assert_allclose(grad, 4 * VALUES**3, rtol=1e-5)
+
+
+def test_a_carry_is_cut_as_it_comes():
+    with pytest.raises(
+        ShardingError, match=r"leaf 0 enters as f32\[8@x,8\] and leaves as f32\[8,8"
+    ):
+        fg.jit(lambda a: lax.scan(lambda c, _: (c.T, None), a, None, 2))(cut("x"))
+    differ = fg.jit(lambda a: lax.cond(True, lambda a: a, lambda a: a.T, a))
+    assert differ(cut("x")).shape == (8, 8)  # where branches differ, the compiler decides
+
+
 def test_per_device_functions():
     @fg.jit
     def f(a):
@@ -209,6 +251,11 @@ SAID = {
     "get": lambda a, s: a.at[::2].get(out_sharding=s),
     "lax.dot": lambda a, s: lax.dot(a.T, a, out_sharding=s),
     "broadcasted_iota": lambda a, s: lax.broadcasted_iota("int32", (8, 2), 0, out_sharding=s),
+    "reduce": lambda a, s: lax.reduce(a, 0.0, lax.add, [0], s),
+    "rng_bit_generator": lambda a, s: lax.rng_bit_generator(
+        fnp.arange(4, dtype="uint32"), (8, 2), out_sharding=s
+    )[1],
+    "percentile": lambda a, s: fnp.percentile(fnp.ones((8, 8)), 50, 0, out_sharding=s),
     "reduce_sum": lambda a, s: lax.reduce_sum(a, [0], out_sharding=s),
     "ragged_dot": lambda a, s: lax.ragged_dot(
         fnp.ones((8, 2)), fnp.ones((2, 2, 2)), fnp.array([5, 3]), out_sharding=s

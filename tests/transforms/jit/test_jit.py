@@ -388,3 +388,15 @@ def test_retraces_by_other_causes(args, words):
     f = fg.jit(lambda x, n: x, static_argnums=1, backend="numpy")
     with pytest.warns(UserWarning, match=words):
         _ = [f(*args(i)) for i in range(RETRACES_BEFORE_WARNING)]
+
+
+def test_stages_tell_of_arguments():
+    f = fg.jit(lambda x, *, k: x["a"] + k, donate_argnums=0)
+    lowered = f.lower({"a": np.ones(3, np.float32)}, k=2)
+    for stage in (f.trace({"a": np.ones(3, np.float32)}, k=2), lowered, lowered.compile()):
+        args, kwargs = stage.args_info
+        info = args[0]["a"]
+        assert (info.shape, info.dtype, info.donated) == ((3,), "float32", True)
+        assert not kwargs["k"].donated
+        assert stage.donate_argnums == (0,)
+        assert stage.in_tree == tree.structure((({"a": 0},), {"k": 0}))
