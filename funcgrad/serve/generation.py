@@ -27,6 +27,7 @@ from funcgrad.core.types import Tree
 from funcgrad.errors import ArgumentError, FormatError
 from funcgrad.export.exported import export, load
 from funcgrad.export.symbolic import symbolic_shape
+from funcgrad.serve.limits import check_count, check_name
 from funcgrad.serve.protocol import RequestError
 from funcgrad.transforms.batching.vmap import vmap
 from funcgrad.transforms.jit.jit import jit
@@ -79,7 +80,9 @@ class Generator:
         )  # fmt: skip
         self.vocabulary = None if vocabulary is None else list(vocabulary)
         self.cache = tree.map(lambda x: ShapeDtypeStruct(x.shape, x.dtype), cache)
-        _check_numbers(name, slots, context)
+        check_name("Generator", name, version)
+        check_count(f"Generator: {name}", "slots", slots)
+        check_count(f"Generator: {name}", "context", context)
         self.size = _check_step(name, step, self.cache, slots)
         for what, n in (("vocabulary", len(self.vocabulary or ()) or self.size),
                         ("end", (end or 0) + 1)):  # fmt: skip
@@ -166,12 +169,6 @@ class Generator:
         while self.takes_prompts and size < 2 * self.context:
             _, cache = self.begin(cache, 0, [0] * min(size, self.context), Options())
             size *= 2
-
-
-def _check_numbers(name: str, slots: int, context: int) -> None:
-    for what, n in (("slots", slots), ("context", context)):
-        if type(n) is not int or n < 1:
-            raise ArgumentError(f"Generator: {name}: {what} must be a positive integer, got {n!r}")
 
 
 def _check_step(name: str, step: Callable, cache: Tree, slots: int) -> int:
