@@ -81,6 +81,8 @@ def parse_args(arguments: Sequence[str] | None) -> argparse.Namespace:
         parser.error(f"--processes {args.processes}: one at least, and one where there is no fork")
     if (args.certificate is None) != (args.key is None):
         parser.error("--certificate and --key go together")
+    if os.environ.get("FUNCGRAD_TOKEN") == "":
+        parser.error("FUNCGRAD_TOKEN is in the environment, and empty")
     try:
         batching_of(args)
         check_count("--max-body", "it", args.max_body)

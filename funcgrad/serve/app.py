@@ -68,6 +68,10 @@ class App:
         check_count("App", "max_body", max_body)
         check_count("App", "threads", threads)
         check_seconds("App", "body_timeout", body_timeout)
+        if not isinstance(batching, Batching | None):
+            raise ArgumentError(f"App: batching is a Batching, got {batching!r}")
+        if token is not None and (not isinstance(token, str) or not token):
+            raise ArgumentError("App: token must be a text, and not an empty one")
         self.models = models
         self.batching = batching or Batching()
         self.max_body, self.token = max_body, token

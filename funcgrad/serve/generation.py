@@ -78,7 +78,14 @@ class Generator:
         self.name, self.version, self.slots, self.context, self.end = (
             name, version, slots, context, end
         )  # fmt: skip
+        words = () if vocabulary is None else vocabulary
+        if not isinstance(words, Sequence) or not all(isinstance(w, str) for w in words):
+            raise ArgumentError(f"Generator: {name}: vocabulary must be texts, got {vocabulary!r}")
+        if end is not None and (type(end) is not int or end < 0):
+            raise ArgumentError(f"Generator: {name}: end must be a token's number, got {end!r}")
         self.vocabulary = None if vocabulary is None else list(vocabulary)
+        if not all(hasattr(x, "shape") and hasattr(x, "dtype") for x in tree.leaves(cache)):
+            raise ArgumentError(f"Generator: {name}: cache is a tree of arrays, got {cache!r}")
         self.cache = tree.map(lambda x: ShapeDtypeStruct(x.shape, x.dtype), cache)
         check_name("Generator", name, version)
         check_count(f"Generator: {name}", "slots", slots)
@@ -88,8 +95,8 @@ class Generator:
                         ("end", (end or 0) + 1)):  # fmt: skip
             if n > self.size or (what == "vocabulary" and n != self.size):
                 raise ArgumentError(f"Generator: {name}: {what} doesn't fit {self.size} logits")
-        words = sorted(filter(None, self.vocabulary or ()), key=len, reverse=True)
-        self._words = re.compile("|".join(map(re.escape, words)), re.DOTALL)
+        longest = sorted(filter(None, self.vocabulary or ()), key=len, reverse=True)
+        self._words = re.compile("|".join(map(re.escape, longest)), re.DOTALL)
         self._codes = {w: i for i, w in enumerate(self.vocabulary or ())}
 
         def advance(cache: Tree, tokens: Array, positions: Array, *how: Array) -> tuple:

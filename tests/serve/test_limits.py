@@ -4,8 +4,9 @@ import sys
 
 import pytest
 
+from funcgrad import nn
 from funcgrad.errors import ArgumentError
-from funcgrad.serve import App, Batching, Model, Repository
+from funcgrad.serve import App, Batching, Generator, Model, Repository
 from funcgrad.serve.__main__ import main, parse_args
 
 X = {"x": ("float32", (-1, 4))}
@@ -57,6 +58,10 @@ def test_applications():
         App(models, threads=0)
     with pytest.raises(ArgumentError, match="App: body_timeout is in seconds and must be positive"):
         App(models, body_timeout=-1)
+    with pytest.raises(ArgumentError, match="App: token must be a text, and not an empty one"):
+        App(models, token="")
+    with pytest.raises(ArgumentError, match="App: batching is a Batching, got 3"):
+        App(models, batching=3)
     with pytest.raises(ArgumentError, match="models are Model or Generator, got 3"):
         Repository([3])
 
@@ -85,3 +90,20 @@ def test_the_command_says_what_it_cannot_serve(tmp_path, monkeypatch):
     for path, words in ((tmp_path / "none", "there are no models"), (tmp_path / "model.fg", "no")):
         with pytest.raises(SystemExit, match=f"{path} can't be served: .*{words}"):
             main([str(path)])
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"slots": 0}, "slots must be a positive integer, got 0"),
+        ({"cache": {"a": "text"}}, "cache is a tree of arrays"),
+        ({"vocabulary": [1, 2, 3]}, r"vocabulary must be texts, got \[1, 2, 3\]"),
+        ({"end": -1}, "end must be a token's number, got -1"),
+    ],
+)
+def test_generators(given, words):
+    def same(cache, tokens, positions):
+        return nn.one_hot(tokens, 3), cache
+
+    with pytest.raises(ArgumentError, match=f"Generator: g: {words}"):
+        Generator("g", same, **{"cache": {}, "slots": 2, "context": 8, **given})
