@@ -81,6 +81,11 @@ def parse_args(arguments: Sequence[str] | None) -> argparse.Namespace:
         parser.error(f"--processes {args.processes}: one at least, and one where there is no fork")
     if (args.certificate is None) != (args.key is None):
         parser.error("--certificate and --key go together")
+    for file in (args.certificate, args.key):
+        if file is not None and not os.path.isfile(file):
+            parser.error(f"there is no file {file}")
+    if not 0 <= args.port < 1 << 16:
+        parser.error(f"--port must be from 0 to 65535, got {args.port}")
     if os.environ.get("FUNCGRAD_TOKEN") == "":
         parser.error("FUNCGRAD_TOKEN is in the environment, and empty")
     try:

@@ -74,6 +74,8 @@ def test_applications():
         (["--max-body", "0"], "--max-body: it must be a positive integer"),
         (["--body-timeout", "nan"], "--body-timeout: it is in seconds"),
         (["--key", "key.pem"], "--certificate and --key go together"),
+        (["--key", "none.pem", "--certificate", "none.pem"], "there is no file none.pem"),
+        (["--port", "99999"], "--port must be from 0 to 65535, got 99999"),
     ],
 )
 def test_the_command(given, words, capsys):
