@@ -1,6 +1,7 @@
 """The server on a socket: bytes that are no requests, floods, clients that stall, TLS."""
 
 import asyncio
+import contextlib
 import gc
 import http.client
 import random
