@@ -69,8 +69,8 @@ def export(
             f"export.export takes a function that jit returned, got {fun_jit!r} of "
             f"{type(fun_jit)}: write export.export(fg.jit(f))"
         )
-    given = PLATFORMS[:1] if platforms is None else platforms
-    given = tuple(given) if isinstance(given, Sequence) else ()
+    wanted = PLATFORMS[:1] if platforms is None else platforms
+    given = tuple(wanted) if isinstance(wanted, Sequence) else ()
     if not given or not set(given) <= set(PLATFORMS):
         raise ArgumentError(f"export.export: platforms must be among {PLATFORMS}, got {platforms}")
     if type(rule_order) is not int or rule_order < 0:

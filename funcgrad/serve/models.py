@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -136,11 +137,10 @@ class Model:
 
 def _spec(model: str, name: str, given: Any) -> Spec:
     """An input's type as it was given."""
-    try:
+    spec: Spec | None = None
+    with contextlib.suppress(TypeError, ValueError):
         dtype, shape = given
         spec = Spec(name, np.dtype(dtype), tuple(map(operator.index, shape)))
-    except (TypeError, ValueError):
-        spec = None
     if spec is None or min(spec.shape, default=0) < ANY:
         raise ArgumentError(
             f"Model: {model}: the input {name!r} must be (dtype, shape), such as "
