@@ -32,15 +32,16 @@ import numpy as np
 import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import export
+from funcgrad.serve import load_model
 
 ROOT = Path(__file__).parent.parent
 # The weights of the wide one are larger than a processor's caches: a single row waits for them.
 WIDTHS = {"small": (16, 64, 64, 4), "wide": (64, 3072, 3072, 4)}
-DELAY = 0.002
+DELAY, MOST = 0.002, 32
 HOWS = {
-    "constant": "", "none": "--max-batch-size 1", "batches": "--max-batch-size 32",
-    "delay": f"--max-batch-size 32 --max-delay {DELAY}",
-    "two": "--max-batch-size 32 --processes 2",
+    "constant": "", "none": "--max-batch-size 1", "batches": f"--max-batch-size {MOST}",
+    "delay": f"--max-batch-size {MOST} --max-delay {DELAY}",
+    "two": f"--max-batch-size {MOST} --processes 2",
 }  # fmt: skip
 
 
@@ -165,6 +166,18 @@ def computed(port: int) -> tuple[float, float]:
     return tuple(float(f.group(1)) if f else 0.0 for f in found)
 
 
+def alone(path: Path, seconds: float) -> np.ndarray:
+    """The seconds of each two full batches in a row, of the model without a server."""
+    model = load_model(path)
+    rows = [np.zeros((MOST, *spec.shape[1:]), spec.dtype) for spec in model.inputs]
+    took, end = [], time.monotonic() + seconds
+    while time.monotonic() < end or len(took) < 3:
+        start = time.monotonic()
+        model.run(rows)
+        took.append(time.monotonic() - start)
+    return np.add(took[1:-1], took[2:])  # the first compiles
+
+
 def measured(kind: str, binary: bool, args: argparse.Namespace, folder: Path) -> None:
     """Print what each way gives."""
     some, one = (written(folder / f"{n}", requests(kind, n, binary)) for n in (16, 1))
@@ -190,6 +203,9 @@ def measured(kind: str, binary: bool, args: argparse.Namespace, folder: Path) ->
         )
         print(f"  {how:8} {rate:7.0f} requests/s, {ratio:.2f} x none; p50 {half * 1e3:.2f} ms, "
               f"p99 {most * 1e3:.2f} ms; a batch computes {batch * 1e3:.3f} ms")  # fmt: skip
+    two = 1e3 * alone(folder / "mlp.fg", args.seconds)
+    print(f"  without a server two batches of {MOST} in a row take {two.mean():.2f} ms, "
+          f"p99 {np.quantile(two, 0.99):.2f} ms")  # fmt: skip
 
 
 def main() -> None:

@@ -69,7 +69,8 @@ def export(
             f"export.export takes a function that jit returned, got {fun_jit!r} of "
             f"{type(fun_jit)}: write export.export(fg.jit(f))"
         )
-    given = PLATFORMS[:1] if platforms is None else tuple(platforms)
+    wanted = PLATFORMS[:1] if platforms is None else platforms
+    given = tuple(wanted) if isinstance(wanted, Sequence) else ()
     if not given or not set(given) <= set(PLATFORMS):
         raise ArgumentError(f"export.export: platforms must be among {PLATFORMS}, got {platforms}")
     if type(rule_order) is not int or rule_order < 0:
@@ -252,7 +253,14 @@ class Exported:
                 self.in_tree, in_tree,
                 what_a=f"what {self.fun_name} was exported for", what_b="this call",
             )  # fmt: skip
-        return [as_array(x) for x in leaves]
+        arrays = [as_array(x) for x in leaves]
+        for name, x in zip(self.arg_names, arrays, strict=True):
+            if not hasattr(x, "aval"):
+                raise ArgumentError(
+                    f"{self.fun_name}: argument {name} must be an array or a number, got {x!r} of "
+                    f"{type(x)}"
+                )
+        return arrays
 
     @functools.cached_property
     def _is_plain(self) -> bool:

@@ -117,8 +117,11 @@ class SymbolicScope:
     """
 
     def __init__(self, constraints: Sequence[str] = ()):
-        if isinstance(constraints, str):
-            raise ArgumentError("SymbolicScope: constraints are a sequence of texts, got one text")
+        is_sequence = isinstance(constraints, Sequence) and not isinstance(constraints, str)
+        if not is_sequence or not all(isinstance(text, str) for text in constraints):
+            raise ArgumentError(
+                f"SymbolicScope: constraints are a sequence of texts, got {constraints!r}"
+            )
         self.constraints = tuple(map(str.strip, constraints))
         self.parsed = [self._parse(text) for text in self.constraints]
 
@@ -255,6 +258,11 @@ def symbolic_shape(
     """
     if scope is not None and constraints:
         raise ArgumentError("symbolic_shape: give constraints or a scope, not both")
+    if not isinstance(scope, SymbolicScope | None) or not isinstance(shape_spec, str | None):
+        raise ArgumentError(
+            "symbolic_shape takes sizes as one text, such as 'b, 2*n', and a SymbolicScope as "
+            f"scope, got {shape_spec!r} and {scope!r}"
+        )
     scope = scope or SymbolicScope(constraints)
     spec = "..." if shape_spec is None else shape_spec.strip().removeprefix("(").removesuffix(")")
     parts = [part.strip() for part in spec.split(",")] if spec else []

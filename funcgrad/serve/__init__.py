@@ -2,6 +2,7 @@
 
 - `models`: what is served: functions with named, typed inputs; from ONNX files; versions of them
 - `batching`: requests that wait together run together
+- `limits`: what a server's limits, and its models' names, may be
 - `deadlines`: one timer for all requests that may take the same time
 - `generation`: models that generate tokens, a step at a time, and their files
 - `decoding`: sequences that are generated side by side, and come and go between steps

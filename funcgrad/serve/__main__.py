@@ -12,9 +12,11 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from funcgrad.core.process import fork
+from funcgrad.errors import ArgumentError, FuncgradError
 from funcgrad.serve.app import App
 from funcgrad.serve.batching import Batching
 from funcgrad.serve.heads import server
+from funcgrad.serve.limits import check_count, check_seconds
 from funcgrad.serve.log import writer
 from funcgrad.serve.models import Repository
 from funcgrad.serve.workers import Supervisor, Worker
@@ -29,10 +31,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         uvicorn = fork.import_module("uvicorn")
     except ImportError:
         sys.exit("the server needs uvicorn: pip install 'funcgrad[serve]'")
-    batching = Batching(args.max_batch_size, args.max_delay, args.max_queue, args.timeout)
+    batching = batching_of(args)
     models = Repository(sizes=batching.sizes if args.processes == 1 else ())
     for path in args.models:
-        models.load(path)
+        try:
+            models.load(path)
+        except (FuncgradError, OSError) as e:
+            sys.exit(f"{path} can't be served: {e}")
     settle()
     if args.processes == 1:
         app = application(models, batching, args)
@@ -74,7 +79,27 @@ def parse_args(arguments: Sequence[str] | None) -> argparse.Namespace:
     args = parser.parse_args(arguments)
     if args.processes < 1 or (args.processes > 1 and not hasattr(os, "fork")):
         parser.error(f"--processes {args.processes}: one at least, and one where there is no fork")
+    if (args.certificate is None) != (args.key is None):
+        parser.error("--certificate and --key go together")
+    for file in (args.certificate, args.key):
+        if file is not None and not os.path.isfile(file):
+            parser.error(f"there is no file {file}")
+    if not 0 <= args.port < 1 << 16:
+        parser.error(f"--port must be from 0 to 65535, got {args.port}")
+    if os.environ.get("FUNCGRAD_TOKEN") == "":
+        parser.error("FUNCGRAD_TOKEN is in the environment, and empty")
+    try:
+        batching_of(args)
+        check_count("--max-body", "it", args.max_body)
+        check_seconds("--body-timeout", "it", args.body_timeout)
+    except ArgumentError as e:
+        parser.error(str(e))
     return args
+
+
+def batching_of(args: argparse.Namespace) -> Batching:
+    """How the arguments put requests together."""
+    return Batching(args.max_batch_size, args.max_delay, args.max_queue, args.timeout)
 
 
 def application(models: Repository, batching: Batching, args: argparse.Namespace) -> App:

@@ -12,11 +12,12 @@ import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from funcgrad.errors import FuncgradError
+from funcgrad.errors import ArgumentError, FuncgradError
 from funcgrad.serve.batching import Batcher, Batching, Receive
 from funcgrad.serve.deadlines import Deadlines
 from funcgrad.serve.decoding import Decoder
 from funcgrad.serve.generation import Generator
+from funcgrad.serve.limits import check_count, check_seconds
 from funcgrad.serve.log import Entry
 from funcgrad.serve.metrics import Metrics
 from funcgrad.serve.models import Model, Repository, Served
@@ -62,6 +63,15 @@ class App:
         log: Callable[[dict], None] | None = None,
         totals: Callable[[], Awaitable[str]] | None = None,
     ):  # fmt: skip
+        if not isinstance(models, Repository):
+            raise ArgumentError(f"App takes a Repository of models, got {models!r}")
+        check_count("App", "max_body", max_body)
+        check_count("App", "threads", threads)
+        check_seconds("App", "body_timeout", body_timeout)
+        if not isinstance(batching, Batching | None):
+            raise ArgumentError(f"App: batching is a Batching, got {batching!r}")
+        if token is not None and (not isinstance(token, str) or not token):
+            raise ArgumentError("App: token must be a text, and not an empty one")
         self.models = models
         self.batching = batching or Batching()
         self.max_body, self.token = max_body, token

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from funcgrad.serve.deadlines import Deadlines
+from funcgrad.serve.limits import check_count, check_seconds
 from funcgrad.serve.log import Entry
 from funcgrad.serve.metrics import Metrics
 from funcgrad.serve.models import ANY, Model
@@ -44,6 +45,8 @@ class Batching:
     max_queue: requests that may wait
     timeout: seconds after which a request that still waits is given up
 
+    Raises ArgumentError where these are no numbers of elements, requests or seconds.
+
     >>> from funcgrad.serve import Batching
     >>> Batching(max_batch_size=8).max_delay
     0.0
@@ -53,6 +56,12 @@ class Batching:
     max_delay: float = 0.0
     max_queue: int = 256
     timeout: float = 30.0
+
+    def __post_init__(self) -> None:
+        check_count("Batching", "max_batch_size", self.max_batch_size)
+        check_count("Batching", "max_queue", self.max_queue)
+        check_seconds("Batching", "max_delay", self.max_delay, zero=True)
+        check_seconds("Batching", "timeout", self.timeout)
 
     @property
     def sizes(self) -> tuple[int, ...]:

@@ -27,6 +27,7 @@ from funcgrad.core.types import Tree
 from funcgrad.errors import ArgumentError, FormatError
 from funcgrad.export.exported import export, load
 from funcgrad.export.symbolic import symbolic_shape
+from funcgrad.serve.limits import check_count, check_name
 from funcgrad.serve.protocol import RequestError
 from funcgrad.transforms.batching.vmap import vmap
 from funcgrad.transforms.jit.jit import jit
@@ -77,16 +78,25 @@ class Generator:
         self.name, self.version, self.slots, self.context, self.end = (
             name, version, slots, context, end
         )  # fmt: skip
+        words = () if vocabulary is None else vocabulary
+        if not isinstance(words, Sequence) or not all(isinstance(w, str) for w in words):
+            raise ArgumentError(f"Generator: {name}: vocabulary must be texts, got {vocabulary!r}")
+        if end is not None and (type(end) is not int or end < 0):
+            raise ArgumentError(f"Generator: {name}: end must be a token's number, got {end!r}")
         self.vocabulary = None if vocabulary is None else list(vocabulary)
+        if not all(hasattr(x, "shape") and hasattr(x, "dtype") for x in tree.leaves(cache)):
+            raise ArgumentError(f"Generator: {name}: cache is a tree of arrays, got {cache!r}")
         self.cache = tree.map(lambda x: ShapeDtypeStruct(x.shape, x.dtype), cache)
-        _check_numbers(name, slots, context)
+        check_name("Generator", name, version)
+        check_count(f"Generator: {name}", "slots", slots)
+        check_count(f"Generator: {name}", "context", context)
         self.size = _check_step(name, step, self.cache, slots)
         for what, n in (("vocabulary", len(self.vocabulary or ()) or self.size),
                         ("end", (end or 0) + 1)):  # fmt: skip
             if n > self.size or (what == "vocabulary" and n != self.size):
                 raise ArgumentError(f"Generator: {name}: {what} doesn't fit {self.size} logits")
-        words = sorted(filter(None, self.vocabulary or ()), key=len, reverse=True)
-        self._words = re.compile("|".join(map(re.escape, words)), re.DOTALL)
+        longest = sorted(filter(None, self.vocabulary or ()), key=len, reverse=True)
+        self._words = re.compile("|".join(map(re.escape, longest)), re.DOTALL)
         self._codes = {w: i for i, w in enumerate(self.vocabulary or ())}
 
         def advance(cache: Tree, tokens: Array, positions: Array, *how: Array) -> tuple:
@@ -166,12 +176,6 @@ class Generator:
         while self.takes_prompts and size < 2 * self.context:
             _, cache = self.begin(cache, 0, [0] * min(size, self.context), Options())
             size *= 2
-
-
-def _check_numbers(name: str, slots: int, context: int) -> None:
-    for what, n in (("slots", slots), ("context", context)):
-        if type(n) is not int or n < 1:
-            raise ArgumentError(f"Generator: {name}: {what} must be a positive integer, got {n!r}")
 
 
 def _check_step(name: str, step: Callable, cache: Tree, slots: int) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import operator
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +18,7 @@ from funcgrad.export.exported import load
 from funcgrad.export.onnx import from_onnx
 from funcgrad.export.onnx.model import dotted
 from funcgrad.serve.generation import MANIFEST, Generator, load_generator
+from funcgrad.serve.limits import check_name
 from funcgrad.serve.protocol import NAMES, RequestError
 from funcgrad.transforms.jit.jit import jit
 from funcgrad.transforms.jit.make_jaxpr import eval_shape
@@ -69,8 +72,13 @@ class Model:
         self, name: str, fun: Callable, inputs: Mapping[str, tuple[Any, Sequence[int]]],
         version: str = "1", check: Callable[[], None] | None = None,
     ):  # fmt: skip
+        check_name("Model", name, version)
         self.name, self.version, self._check = name, version, check
-        self.inputs = [Spec(k, np.dtype(d), tuple(s)) for k, (d, s) in inputs.items()]
+        if not isinstance(inputs, Mapping):
+            raise ArgumentError(
+                f"Model: {name}: inputs are {{name: (dtype, shape)}}, got {inputs!r}"
+            )
+        self.inputs = [_spec(name, k, given) for k, given in inputs.items()]
         self._fun = jit(fun)
         first, second = (self._outputs(fun, n) for n in (2, 3))
         self.outputs = [
@@ -125,6 +133,20 @@ class Model:
                       for s in self.inputs])  # fmt: skip
         if self._check is not None:
             self._check()
+
+
+def _spec(model: str, name: str, given: Any) -> Spec:
+    """An input's type as it was given."""
+    spec: Spec | None = None
+    with contextlib.suppress(TypeError, ValueError):
+        dtype, shape = given
+        spec = Spec(name, np.dtype(dtype), tuple(map(operator.index, shape)))
+    if spec is None or min(spec.shape, default=0) < ANY:
+        raise ArgumentError(
+            f"Model: {model}: the input {name!r} must be (dtype, shape), such as "
+            f"('float32', (-1, 4)), got {given!r}"
+        )
+    return spec
 
 
 Served = Model | Generator
@@ -199,6 +221,8 @@ class Repository:
 
     def put(self, model: Served) -> None:
         """Serve a model from now on, in place of one of the same name and version."""
+        if not isinstance(model, Served):
+            raise ArgumentError(f"Repository: models are Model or Generator, got {model!r}")
         with self._lock:
             versions = {**self._models.get(model.name, {}), model.version: model}
             ordered = sorted(versions.items(), key=lambda v: (len(v[0]), v[0]))

@@ -102,6 +102,7 @@ def split_static(
         given = iter(rest)
         return fun(*(a if i in fixed else next(given) for i, a in enumerate(args)), **kwargs)
 
+    of_rest.__name__ = name_of(fun)
     return of_rest, tuple(a for i, a in enumerate(args) if i not in fixed), fixed
 
 

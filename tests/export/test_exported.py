@@ -81,6 +81,7 @@ def test_captured_arrays_go_along():
         ((PARAMS, X[:1]), r"model was exported for argument x of type f32\[2,3\], got f32\[1,3\]"),
         ((PARAMS | {"b": fnp.arange(4)}, X), r"argument params\['b'\] of type f32\[4\], got i32"),
         ((PARAMS,), "structure|exported for"),
+        ((PARAMS, "x"), "model: argument x must be an array or a number, got 'x' of"),
     ],
 )
 def test_calls_with_other_arguments_name_them(args, words):
@@ -93,6 +94,8 @@ def test_only_compiled_functions_are_exported():
         export.export(model)
     with pytest.raises(ArgumentError, match="platforms must be among"):
         export.export(fg.jit(model), platforms=["tpu"])
+    with pytest.raises(ArgumentError, match="platforms must be among"):
+        export.export(fg.jit(model), platforms=3)
     with pytest.raises(ArgumentError, match="rule_order"):
         export.export(fg.jit(model), rule_order=-1)
     with pytest.raises(ArgumentError, match="takes bytes"):
@@ -179,6 +182,10 @@ class Moments(NamedTuple):
     power: object
 
 
+class Other(NamedTuple):
+    mean: object
+
+
 class Plain(NamedTuple):
     x: object
 
@@ -196,7 +203,9 @@ def test_other_classes_are_refused_by_name():
     with pytest.raises(ExportError, match=r"the arguments of .* class Plain.*register_namedtuple"):
         export.export(fg.jit(lambda t: t.x))(Plain(1.0))
     with pytest.raises(ArgumentError, match="'test.Moments' is taken by Moments"):
-        export.register_namedtuple_serialization(Plain, serialized_name="test.Moments")
+        export.register_namedtuple_serialization(Other, serialized_name="test.Moments")
+    with pytest.raises(ArgumentError, match="takes a class of named tuples, got .*Plain"):
+        export.register_namedtuple_serialization(Plain, serialized_name="test.Plain")
 
 
 @pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])

@@ -39,6 +39,12 @@ def test_symbols_follow_from_sizes():
     assert solve([(parse("b*n"), 12), (parse("n - 1"), 2)]) == {"n": 3, "b": 4}
     with pytest.raises(ArgumentError, match="compares two sizes"):
         export.SymbolicScope(["b"])
+    for given in ("b >= 2", 3, [3]):
+        with pytest.raises(ArgumentError, match="constraints are a sequence of texts, got"):
+            export.symbolic_shape("b", constraints=given)
+    for spec, scope in ((3, None), ("b", 3)):
+        with pytest.raises(ArgumentError, match="symbolic_shape takes sizes as one text"):
+            export.symbolic_shape(spec, scope=scope)
     with pytest.raises(ArgumentError, match="'_' needs"):
         export.symbolic_shape("_, b")
 

@@ -3,6 +3,7 @@
 `make test-peers` runs them where zig or GNU's compilers, qemu and node are.
 """
 
+import itertools
 import shutil
 import subprocess
 from pathlib import Path
@@ -13,10 +14,12 @@ import pytest
 import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import export, lax, nn, random
+from funcgrad.dtypes import ALL, COMPLEX, bfloat16
 from funcgrad.errors import ExportError
+from funcgrad.export.native import library
 from funcgrad.export.native.toolchain import toolchain
 from tests.export.golden_files import golden
-from tests.export.native.all_ops import HELD, unlike
+from tests.export.native.all_ops import HELD, NARROW, unlike
 from tests.op_checks import typical
 
 PROGRAMS = Path(__file__).parents[1] / "export" / "native"
@@ -27,6 +30,16 @@ pytestmark = pytest.mark.timeout(1800)
 # What runs the programs of targets: qemu for a processor, node for WebAssembly.
 EMULATORS = {"aarch64-linux": "aarch64", "armv7-linux": "arm", "riscv64-linux": "riscv64",
              "wasm32": ""}  # fmt: skip
+
+# Dtypes whose samples are in one library.
+FAMILIES = {
+    "narrow": (np.dtype(bool), *NARROW),
+    "signed": tuple(map(np.dtype, ("int8", "int16", "int32", "int64"))),
+    "unsigned": tuple(map(np.dtype, ("uint8", "uint16", "uint32", "uint64"))),
+    "half": (np.dtype("float16"), np.dtype(bfloat16)),
+    "floats": (np.dtype("float32"), np.dtype("float64")),
+    "complex": COMPLEX,
+}
 
 RNG = np.random.default_rng(0)
 W = RNG.normal(size=(16, 16)).astype("float32")
@@ -115,10 +128,25 @@ def test_a_program_of_many_kinds(tmp_path, target):
             np.testing.assert_array_equal(got, w, err_msg=i)
 
 
-@pytest.mark.parametrize("dtype", ["typical", "float64"])
 @pytest.mark.parametrize("target", EMULATORS)
-def test_all_ops_within_their_bounds(tmp_path, target, dtype):
-    chosen = [(row, d) for row, d in HELD if d == (typical(row) if dtype == "typical" else dtype)]
+def test_all_ops_within_their_bounds(tmp_path, target):
+    check_ops(tmp_path, target, [(row, d) for row, d in HELD if d == typical(row)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtypes", FAMILIES)
+@pytest.mark.parametrize("target", EMULATORS)
+def test_all_ops_in_all_dtypes(tmp_path, monkeypatch, target, dtypes):
+    # Else a library for this processor would measure it, in as long as the other takes.
+    monkeypatch.setattr(library, "_scratch", lambda *_: 1 << 24)
+    check_ops(tmp_path, target, [(row, d) for row, d in HELD if d in FAMILIES[dtypes]])
+
+
+def test_the_families_have_all_dtypes():
+    assert sorted(map(str, itertools.chain(*FAMILIES.values()))) == sorted(map(str, ALL))
+
+
+def check_ops(tmp_path, target, chosen):
     fun, args = golden(chosen)
     exported = export.export(fg.jit(fun), rule_order=0)(*args)
     results = run(exported, fg.tree.leaves(args), tmp_path, target)

@@ -1,6 +1,7 @@
 """The server on a socket: bytes that are no requests, floods, clients that stall, TLS."""
 
 import asyncio
+import contextlib
 import gc
 import http.client
 import random
@@ -139,13 +140,15 @@ def test_heads_that_do_not_come_in_time():
             answer = b""
             while not answer.endswith(b'"id": "7"}'):
                 answer += again.recv(1 << 16)
-            for byte in whole[:12]:
-                slow.sendall(bytes([byte]))
-                again.sendall(bytes([byte]))
-                time.sleep(0.02)
+            with contextlib.suppress(ConnectionError):  # a busy machine may be slower than that
+                for byte in whole[:12]:
+                    slow.sendall(bytes([byte]))
+                    again.sendall(bytes([byte]))
+                    time.sleep(0.02)
             is_right(port)
             for s in (silent, slow, again):
-                assert s.recv(1 << 16) == b""
+                with contextlib.suppress(ConnectionError):
+                    assert s.recv(1 << 16) == b""
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")

@@ -87,8 +87,12 @@ def aot(
     ...     export.aot(f, folder, name="sine").library.name
     'libsine.so'
     """
+    if not isinstance(exported, Exported):
+        raise ArgumentError(
+            f"export.aot takes an Exported, as export.export(fg.jit(f))(*args) is, got {exported!r}"
+        )
     name = exported.fun_name if name is None else name
-    if not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ArgumentError(f"export.aot: {name!r} can't begin names in C: give name=")
     targets = targets_of(target)
     for what, given, known in (("kind", kind, _KINDS), ("weights", weights, _WEIGHTS)):
@@ -140,7 +144,7 @@ def targets_of(target: str) -> list[str]:
     >>> targets_of("x86-64-v4+v2")
     ['x86-64-v2', 'x86-64-v4']
     """
-    first, *others = target.split("+")
+    first, *others = str(target).split("+")
     levels = [first, *(level if level in LEVELS else f"x86-64-{level}" for level in others)]
     known = LEVELS if others else TARGETS
     if not set(levels) <= set(known) or len(set(levels)) < len(levels):

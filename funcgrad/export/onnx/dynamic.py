@@ -39,7 +39,11 @@ def traced_at_sizes(
     kept: numbers of the arguments that have no such axes, as they are stored
     attention: whether the program may have that op
     """
-    names = list(dynamic)
+    names = list(dynamic) if isinstance(dynamic, Mapping) else [""]
+    if not all(isinstance(name, str) and name for name in names):
+        raise ExportError(
+            f"to_onnx: dynamic gives sizes names, such as {{'batch': {{'x': 0}}}}, got {dynamic!r}"
+        )
     if 2 * len(names) + 1 > len(PRIMES):
         raise ExportError(f"to_onnx: dynamic names {len(names)} sizes, at most 5 are possible")
     base = dict(zip(names, PRIMES, strict=False))
@@ -91,9 +95,9 @@ def _with_sizes(
             continue
         shape = list(aval.shape)
         for axis, size in axes.items():
-            if not -len(shape) <= axis < len(shape):
+            if not isinstance(axis, int) or not -len(shape) <= axis < len(shape):
                 raise ExportError(
-                    f"to_onnx: dynamic: input {name} is {aval}, it has no axis {axis}"
+                    f"to_onnx: dynamic: input {name} is {aval}, it has no axis {axis!r}"
                 )
             shape[axis] = size
         out.append(ShapeDtypeStruct(tuple(shape), aval.dtype, weak_type=aval.weak_type))

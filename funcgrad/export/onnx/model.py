@@ -88,11 +88,13 @@ def to_onnx(
         raise ExportError(f"to_onnx: attention=True needs opset {OPSET} or later, got {opset}")
     if isinstance(fun, Exported):
         fun, args = _function_of(fun, args)
+    if not callable(fun):
+        raise ExportError(f"to_onnx takes a function, or an Exported, got {fun!r}")
     what = name_of(fun)
     kept = (stored_argnums,) if isinstance(stored_argnums, int) else tuple(stored_argnums)
     for i in kept:
-        if not 0 <= i < len(args):
-            raise ExportError(f"to_onnx: stored_argnums {i} is none of the {len(args)} arguments")
+        if not isinstance(i, int) or not 0 <= i < len(args):
+            raise ExportError(f"to_onnx: stored_argnums {i!r} is none of the {len(args)} arguments")
     if dynamic:
         closed, out_tree = traced_at_sizes(fun, args, kept, dynamic, attention)
     else:

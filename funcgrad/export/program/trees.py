@@ -68,6 +68,9 @@ def register_pytree_node_serialization(
     4.0
     """
 
+    if not isinstance(nodetype, type):
+        raise ArgumentError(f"register_pytree_node_serialization takes a class, got {nodetype!r}")
+
     def node(blob: bytes, children: Sequence) -> Any:
         data = deserialize_auxdata(blob)
         if from_children is not None:
@@ -96,6 +99,10 @@ def register_namedtuple_serialization(nodetype: _C, *, serialized_name: str) -> 
     >>> float(export.deserialize(blob).call(2 * fnp.ones(3)).power)
     4.0
     """
+    if not (isinstance(nodetype, type) and hasattr(nodetype, "_fields")):
+        raise ArgumentError(
+            f"register_namedtuple_serialization takes a class of named tuples, got {nodetype!r}"
+        )
     _add(serialized_name, _named_tuple(nodetype))
     return nodetype
 

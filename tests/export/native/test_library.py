@@ -317,6 +317,8 @@ def test_wrong_arguments(tmp_path):
         export.aot(e, tmp_path, name="no name")
     with pytest.raises(ArgumentError, match="kind must be one of .*'shared'.*got 'dll'"):
         export.aot(e, tmp_path, kind="dll")
+    with pytest.raises(ArgumentError, match="export.aot takes an Exported"):
+        export.aot(fg.jit(fnp.sin), tmp_path)
     with pytest.raises(ArgumentError, match="target must be one of"):
         export.aot(e, tmp_path, target="z80")
 

@@ -174,6 +174,9 @@ def test_bad_arguments_are_named():
     refused("names the inputs", lambda x: x, x, dynamic={"n": {"y": 0}})
     refused("it has no axis 2", lambda x: x, x, dynamic={"n": {"x": 2}})
     refused("must say which axes", lambda x: x, x, dynamic={"n": 0})
+    refused("it has no axis '0'", lambda x: x, x, dynamic={"n": {"x": ["0"]}})
+    refused("dynamic gives sizes names, .* got 'x'", lambda x: x, x, dynamic="x")
+    refused("takes a function, or an Exported, got 3", 3, x)
     refused("which is stored", lambda x: x, x, dynamic={"n": {"x": 0}}, stored_argnums=0)
 
 
