@@ -70,9 +70,9 @@ def test_star_imports_have_all_names():
 
 
 def test_primitives_of_modules_that_load_late():
-    assert lax.cholesky_p is lax.linalg.cholesky
+    assert lax.cholesky_p.name == "cholesky"
     assert lax.erf_p is lax.erf
-    assert lax.reduce_window_max_p.name == "window_max"
+    assert lax.reduce_window_max_p.name == "reduce_window_max"
 
 
 @pytest.mark.parametrize("module", [fg, fnp, lax, lax.linalg, fg.scipy])
