@@ -8,40 +8,36 @@ Array([2., 4., 6.], dtype=float32)
 
 from typing import TYPE_CHECKING
 
-from funcgrad import dtypes, errors, numpy, ops, tree
-from funcgrad.core import lazy as _lazy
-from funcgrad.core.array import Array
-from funcgrad.core.caches import clear_caches
-from funcgrad.core.refs import Ref
-from funcgrad.core.settings import (
-    check_tracer_leaks,
-    debug_infs,
-    debug_nans,
-    default_dtype,
-    disable_jit,
-    enable_x64,
-    ensure_compile_time_eval,
-    explain_cache_misses,
-    log_compiles,
-    named_call,
-    named_scope,
-    numpy_dtype_promotion,
-    numpy_rank_promotion,
-    set_mesh,
-    transfer_guard,
-    transfer_guard_device_to_device,
-    transfer_guard_device_to_host,
-    transfer_guard_host_to_device,
-)
-from funcgrad.core.shapes import ShapeDtypeStruct
-from funcgrad.ops.precision import default_matmul_precision
-from funcgrad.transforms.batching.vmap import vmap
-from funcgrad.transforms.callbacks import io_callback, pure_callback
-from funcgrad.transforms.derivatives.custom import closure_convert, custom_jvp, custom_vjp
-from funcgrad.transforms.derivatives.grad import grad, value_and_grad
-from funcgrad.transforms.jit.jit import jit
-from funcgrad.transforms.jit.make_jaxpr import eval_shape, make_jaxpr, typeof
-from funcgrad.transforms.refs import empty_ref, free_ref, freeze, new_ref
+from funcgrad.core.process.gc_pause import no_collections as _no_collections
+
+with _no_collections():  # what is imported stays: to look for garbage in it takes a third longer
+    from funcgrad import dtypes, errors, numpy, ops, tree
+    from funcgrad.core import lazy as _lazy
+    from funcgrad.core.array import Array
+    from funcgrad.core.caches import clear_caches
+    from funcgrad.core.refs import Ref
+    from funcgrad.core.settings import (
+        check_tracer_leaks,
+        debug_infs,
+        debug_nans,
+        default_dtype,
+        disable_jit,
+        enable_x64,
+        ensure_compile_time_eval,
+        explain_cache_misses,
+        log_compiles,
+        named_call,
+        named_scope,
+        numpy_dtype_promotion,
+        numpy_rank_promotion,
+        set_mesh,
+        transfer_guard,
+        transfer_guard_device_to_device,
+        transfer_guard_device_to_host,
+        transfer_guard_host_to_device,
+    )
+    from funcgrad.core.shapes import ShapeDtypeStruct
+    from funcgrad.ops.precision import default_matmul_precision
 
 if TYPE_CHECKING:
     from funcgrad import (
@@ -107,18 +103,25 @@ if TYPE_CHECKING:
         virtual_devices,
     )
     from funcgrad.quantization import qat, quantize
+    from funcgrad.transforms.batching.vmap import vmap
+    from funcgrad.transforms.callbacks import io_callback, pure_callback
     from funcgrad.transforms.derivatives.checkpoint import (
         checkpoint,
         checkpoint_name,
         checkpoint_policies,
         remat,
     )
+    from funcgrad.transforms.derivatives.custom import closure_convert, custom_jvp, custom_vjp
     from funcgrad.transforms.derivatives.forms import custom_gradient, fwd_and_bwd
+    from funcgrad.transforms.derivatives.grad import grad, value_and_grad
     from funcgrad.transforms.derivatives.jacobian import hessian, jacfwd, jacobian, jacrev
     from funcgrad.transforms.derivatives.linear import jvp, linear_transpose, linearize, vjp
     from funcgrad.transforms.host import block_until_ready, device_get, effects_barrier, live_arrays
+    from funcgrad.transforms.jit.jit import jit
+    from funcgrad.transforms.jit.make_jaxpr import eval_shape, make_jaxpr, typeof
     from funcgrad.transforms.key_reuse import debug_key_reuse
     from funcgrad.transforms.precision.autocast import autocast
+    from funcgrad.transforms.refs import empty_ref, free_ref, freeze, new_ref
 
 # JAX's other names.
 checking_leaks, float0 = check_tracer_leaks, dtypes.float0
@@ -185,13 +188,20 @@ _LATER = {
         "print_environment_info process_count process_index process_indices reshard shard_map "
         "virtual_devices",
     "quantization": "qat quantize",
+    "transforms.batching.vmap": "vmap",
+    "transforms.callbacks": "io_callback pure_callback",
     "transforms.derivatives.checkpoint": "checkpoint checkpoint_name checkpoint_policies remat",
+    "transforms.derivatives.custom": "closure_convert custom_jvp custom_vjp",
     "transforms.derivatives.forms": "custom_gradient fwd_and_bwd",
+    "transforms.derivatives.grad": "grad value_and_grad",
     "transforms.derivatives.jacobian": "hessian jacfwd jacobian jacrev",
     "transforms.derivatives.linear": "jvp linear_transpose linearize vjp",
     "transforms.host": "block_until_ready device_get effects_barrier live_arrays",
+    "transforms.jit.jit": "jit",
+    "transforms.jit.make_jaxpr": "eval_shape make_jaxpr typeof",
     "transforms.key_reuse": "debug_key_reuse",
     "transforms.precision.autocast": "autocast",
+    "transforms.refs": "empty_ref free_ref freeze new_ref",
     # Where opt_einsum looks for them: in the package that arrays' class is of.
     "numpy": "einsum tensordot transpose",
 }  # fmt: skip
