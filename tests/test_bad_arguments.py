@@ -63,7 +63,8 @@ GOOD = {
 
 def public():
     for module, space in MODULES.items():
-        for name, f in vars(space).items():
+        for name in dir(space):
+            f = getattr(space, name)
             kind = isinstance(f, type | types.ModuleType)
             home = str(getattr(f, "__module__", ""))
             ours = home.startswith(space.__name__ if module in OWN else "funcgrad")

@@ -143,7 +143,6 @@ DOORS = {
     "devices": Door("funcgrad.parallel", "where functions are told to make their results"),
     "eager": Door("funcgrad.backends.eager", "memory and kernels of large eager results"),
     "eager_calls": Door("funcgrad.backends.llvm.calls.eager", "the native code of eager calls"),
-    "linalg": Door("funcgrad.scipy.linalg.updates", "what of lax.linalg is made of more than ops"),
     "numpy": Door("funcgrad.backends.numpy_eval", "a backend: ops one by one"),
     "plain": Door("funcgrad.backends.plain", "a backend: planned programs, interpreted"),
     "cuda": Door("funcgrad.backends.cuda.device_program", "a backend: programs on NVIDIA's GPUs"),

@@ -9,16 +9,15 @@ nothing (of size 1, or made anew). Partitioning reads these; typecheck holds the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.primitive import Primitive
+from funcgrad.core.record import Record
 from funcgrad.core.types import Param
 from funcgrad.errors import IRError
 
 
-@dataclass(frozen=True)
-class Dims:
+class Dims(Record):
     """A parsed axis mapping."""
 
     ins: tuple[tuple[str, ...], ...]

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
 
+from funcgrad.core.record import Record
 from funcgrad.core.types import PlainArray
 from funcgrad.errors import ShardingError
 
@@ -22,8 +22,7 @@ HOST_KINDS = ("virtual", "rank")  # the devices whose arrays are NumPy's
 Entry = str | tuple[str, ...] | None
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
+class Device(Record):
     """One device: a lane of this process ("virtual"), a process of an MPI job ("rank"), or one of a
     kind that has a memory of its own (`core.buffers`).
 
@@ -41,8 +40,7 @@ class Device:
         return "cpu" if self.kind in HOST_KINDS else self.kind
 
 
-@dataclass(frozen=True, slots=True)
-class SingleDeviceSharding:
+class SingleDeviceSharding(Record):
     """The sharding of an array that is on one device alone.
 
     >>> import funcgrad.numpy as fnp
@@ -76,8 +74,7 @@ class SingleDeviceSharding:
         return {self.device: tuple(slice(0, n) for n in shape)}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Shard:
+class Shard(Record, eq=False):
     """A device's part of an array: `data`, which stands at `index` in the whole.
 
     replica_id: 0 for the first device that holds these elements, 1 for the second, …

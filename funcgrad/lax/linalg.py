@@ -1,8 +1,8 @@
 """Factorizations and solves of matrices: the ops that `funcgrad.numpy.linalg` stands on."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from funcgrad.core import backend
+from funcgrad.core import lazy
 from funcgrad.ops.linalg.choices import EighImplementation, EigImplementation, SvdAlgorithm
 from funcgrad.ops.linalg.condensed import hessenberg, tridiagonal
 from funcgrad.ops.linalg.decompositions import eig, eigh, qr, svd
@@ -26,14 +26,9 @@ __all__ = [
 ]  # fmt: skip
 
 # What is made of more than ops is loaded when it is first asked for.
-_LATER = ("cholesky_update", "qdwh", "schur", "symmetric_product", "tridiagonal_solve")
+_LATER = {
+    "funcgrad.scipy.linalg.updates":
+        "cholesky_update qdwh schur symmetric_product tridiagonal_solve",
+}  # fmt: skip
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _LATER:
-        raise AttributeError(f"module 'funcgrad.lax.linalg' has no attribute {name!r}")
-    return getattr(backend.door("linalg"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_LATER})
+__getattr__, __dir__ = lazy.names(__name__, _LATER)

@@ -3,8 +3,9 @@
 Each subpackage is loaded when it is first asked for.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from funcgrad.core import lazy
 
 if TYPE_CHECKING:
     from funcgrad.scipy import (
@@ -27,12 +28,4 @@ __all__ = [
     "sparse", "spatial", "special", "stats",
 ]  # fmt: skip
 
-
-def __getattr__(name: str) -> Any:
-    if name in __all__:
-        return importlib.import_module(f"funcgrad.scipy.{name}")
-    raise AttributeError(f"module 'funcgrad.scipy' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy.names(__name__, {}, __all__)

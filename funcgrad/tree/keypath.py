@@ -1,47 +1,90 @@
 """Key paths: where in a tree a leaf is, step by step, and how that is written."""
 
-import dataclasses
+from __future__ import annotations
+
 from collections.abc import Hashable
 from typing import Any
 
 KeyPath = tuple[Any, ...]
 
 
-@dataclasses.dataclass(frozen=True)
-class DictKey:
+class _Key:
+    """A step of a path: equal to those of its class with the same value, and unchangeable.
+
+    Written out, as dataclasses would make each `import funcgrad` slower (`core.record`).
+    """
+
+    __slots__ = ()
+
+    def __init_subclass__(cls) -> None:
+        cls.__match_args__ = cls.__slots__  # type: ignore[attr-defined]
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{name} of a {type(self).__name__} can't be changed")
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return getattr(self, self.__slots__[0]) == getattr(other, self.__slots__[0])
+
+    def __hash__(self) -> int:
+        return hash((type(self), getattr(self, self.__slots__[0])))
+
+    def __reduce__(self) -> tuple:
+        return type(self), (getattr(self, self.__slots__[0]),)
+
+    def __repr__(self) -> str:
+        name = self.__slots__[0]
+        return f"{type(self).__name__}({name}={getattr(self, name)!r})"
+
+
+class DictKey(_Key):
     """The step of a path into the entry `key` of a dict; prints as `['key']`."""
 
+    __slots__ = ("key",)
     key: Hashable
+
+    def __init__(self, key: Hashable):
+        object.__setattr__(self, "key", key)
 
     def __str__(self) -> str:
         return f"[{self.key!r}]"
 
 
-@dataclasses.dataclass(frozen=True)
-class SequenceKey:
+class SequenceKey(_Key):
     """The step of a path into the element `idx` of a tuple or list; prints as `[idx]`."""
 
+    __slots__ = ("idx",)
     idx: int
+
+    def __init__(self, idx: int):
+        object.__setattr__(self, "idx", idx)
 
     def __str__(self) -> str:
         return f"[{self.idx}]"
 
 
-@dataclasses.dataclass(frozen=True)
-class GetAttrKey:
+class GetAttrKey(_Key):
     """The step of a path into the attribute `name` of an object; prints as `.name`."""
 
+    __slots__ = ("name",)
     name: str
+
+    def __init__(self, name: str):
+        object.__setattr__(self, "name", name)
 
     def __str__(self) -> str:
         return f".{self.name}"
 
 
-@dataclasses.dataclass(frozen=True)
-class FlattenedIndexKey:
+class FlattenedIndexKey(_Key):
     """The step of a path into the child number `key` of a node registered without keys."""
 
+    __slots__ = ("key",)
     key: int
+
+    def __init__(self, key: int):
+        object.__setattr__(self, "key", key)
 
     def __str__(self) -> str:
         return f"[<flat index {self.key}>]"

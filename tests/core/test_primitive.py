@@ -10,7 +10,7 @@ import pytest
 from funcgrad import lax
 from funcgrad.core.primitive import Primitive
 
-PRIMITIVES = {name: x for name, x in vars(lax).items() if isinstance(x, Primitive)}
+PRIMITIVES = {n: x for n in dir(lax) if isinstance(x := getattr(lax, n), Primitive)}
 
 
 @pytest.mark.parametrize("name", sorted(PRIMITIVES))

@@ -67,7 +67,7 @@ _running = Writer(function("funcgrad.backends.cuda.kernels.running.write"))
 _ordered = function("funcgrad.backends.cuda.kernels.scatters.rewrite")
 _rows = function("funcgrad.backends.llvm.kernels.rows.rows")
 _windows, _sorts = "funcgrad.backends.cuda.kernels.windows", "funcgrad.backends.cuda.kernels.sorts"
-_narrow = "funcgrad.backends.cuda.kernels.narrow"
+_narrow = "funcgrad.backends.drafts.narrow"
 _small = "funcgrad.backends.llvm.kernels.eliminations"
 _ATTENTION = ("attention", "attention_backward")
 

@@ -20,6 +20,7 @@ from funcgrad.backends.llvm.native.objects import digest
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Jaxpr, Literal, Var
 from funcgrad.core.primitive import Primitive
+from funcgrad.core.record import Record
 
 _MOST_BYTES = 1 << 16  # of an array among the parameters
 
@@ -179,4 +180,6 @@ def _other(value: Any) -> str:
         return f"{name}{_list(value)}"
     if is_dataclass(value):
         return f"{name}{_list([getattr(value, f.name) for f in fields(value)])}"
+    if isinstance(value, Record):
+        return f"{name}{_list([getattr(value, f) for f in value._fields])}"
     raise _Unknown

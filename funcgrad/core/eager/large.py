@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from funcgrad import dtypes
 from funcgrad.core import backend
 from funcgrad.core.eager import aligned
 from funcgrad.core.eager.aligned import HUGE_FROM
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from funcgrad.core.primitive import Primitive
 
 LARGE = 1 << 17  # bytes, from which memory is kept
+CAST = 16  # bytes an element of which other operations take as long as casts of floats of 8 bits
 # Bytes of results that an operation makes before its memory is kept, and before it is compiled.
 KEPT_AFTER, COMPILED_AFTER = 1 << 26, 1 << 29
 COMPILED_FROM = 1 << 20  # bytes of a result, from which threads are worth their start
@@ -39,12 +41,14 @@ class LargeImpl:
     """
 
     __slots__ = (
-        "_aval", "_begun", "_impl", "_kernel", "_made", "_memory", "_nbytes", "_prim", "words",
+        "_aval", "_begun", "_cost", "_impl", "_kernel", "_made", "_memory", "_nbytes", "_prim",
+        "words",
     )  # fmt: skip
 
     def __init__(self, impl: Callable, aval: ShapedArray, prim: Primitive | None = None):
         self._impl, self._aval, self._prim = impl, aval, prim
         self._made, self._nbytes = 0, aval.nbytes
+        self._cost = 0  # what a result counts, once operands are known
         self._begun = 0  # how much of what follows is being made, or was
         self._kernel: Any = None
         self._memory: Any = None
@@ -53,7 +57,8 @@ class LargeImpl:
     def __call__(self, xp: ArrayModule, *values: PlainArray, **params: Param) -> PlainArray:
         if self._kernel is not None and all(v.flags.c_contiguous for v in values):
             return self._kernel(values)
-        self._made += self._nbytes
+        self._cost = self._cost or _cost(self._aval, *[v.dtype for v in values])
+        self._made += self._cost
         if self._made >= KEPT_AFTER and not self._begun:
             self._begun = 1
             fork.beside(self._keep)
@@ -65,7 +70,7 @@ class LargeImpl:
         if self._made >= COMPILED_AFTER and self._begun == 1:
             # At once: a second kernel would free the first, which other threads may be running.
             self._begun = 2
-            if self._prim is not None and self._nbytes >= COMPILED_FROM:
+            if self._prim is not None and self._cost >= COMPILED_FROM:
                 types = [(v.shape, v.dtype) for v in values]
                 fork.beside(lambda: self._compile(types, params))
         token = memory.begin()
@@ -83,9 +88,15 @@ class LargeImpl:
             self._kernel, self.words[:] = made
 
 
+def _cost(aval: ShapedArray, *operands: np.dtype) -> int:
+    """The bytes of a result, or what takes as long."""
+    cast = any(dtype in dtypes.FLOAT8 for dtype in (aval.dtype, *operands))
+    return max(aval.nbytes, CAST * aval.size) if cast else aval.nbytes
+
+
 def kept(impl: Callable, aval: ShapedArray, prim: Primitive | None = None) -> Callable:
     """What gives a result of this type as `impl` does, in memory that is kept if it is large."""
-    return LargeImpl(impl, aval, prim) if aval.nbytes >= LARGE else impl
+    return LargeImpl(impl, aval, prim) if _cost(aval) >= LARGE else impl
 
 
 def implementation(prim: Primitive, aval: ShapedArray) -> Callable:

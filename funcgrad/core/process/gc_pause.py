@@ -11,7 +11,7 @@ from funcgrad.core.process import fork
 _lock = fork.lock()
 _resting = 0  # how many blocks there are now, in all threads
 _was_on = False
-_first = True
+_firsts = 2  # blocks yet to come whose objects mostly stay: importing this library, and LLVM
 
 
 @contextmanager
@@ -23,7 +23,7 @@ def no_collections() -> Iterator[None]:
     ...     gc.isenabled()
     False
     """
-    global _resting, _was_on, _first
+    global _resting, _was_on, _firsts
     with _lock:
         if not _resting:
             _was_on = gc.isenabled()
@@ -34,9 +34,9 @@ def no_collections() -> Iterator[None]:
     finally:
         with _lock:
             _resting -= 1
-            if _first:
+            if _firsts:
                 _settle()
-                _first = False
+                _firsts -= 1
             if not _resting and _was_on:
                 gc.enable()
 
@@ -51,7 +51,7 @@ def _none_rests() -> None:
 
 
 def _settle() -> None:
-    """Take all objects for old ones. What the first block made is mostly the compiler itself, and
+    """Take all objects for old ones. What the first blocks made are mostly modules, and
     the next look at what is young would take longer than a small program's compilation."""
     if hasattr(gc, "freeze") and not gc.get_freeze_count():
         gc.freeze()

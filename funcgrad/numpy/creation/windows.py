@@ -1,4 +1,4 @@
-"""Windows of signal processing: vectors that taper towards both ends."""
+"""Windows of signal processing: vectors that taper towards both ends, and Kaiser's I₀."""
 
 from __future__ import annotations
 
@@ -6,10 +6,17 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from funcgrad.numpy._util import as_dtype, default_float, documented, integer
-from funcgrad.numpy.elementwise.functions import i0
+from funcgrad.numpy._util import (
+    as_dtype,
+    default_float,
+    documented,
+    integer,
+    need_real,
+    promote_inexact,
+)
 from funcgrad.ops.base import full
-from funcgrad.ops.elementwise import arithmetic, transcendental
+from funcgrad.ops.elementwise import arithmetic, compare, special, transcendental
+from funcgrad.ops.elementwise.convert import select
 from funcgrad.ops.families import add
 from funcgrad.ops.shape import iota
 
@@ -87,3 +94,19 @@ def kaiser(M: int, beta: Any) -> Any:
     rest = arithmetic.sub(1.0, arithmetic.square(arithmetic.sub(arithmetic.mul(t, 2), 1)))
     root = arithmetic.sqrt(arithmetic.max(rest, 0))
     return arithmetic.div(i0(arithmetic.mul(root, beta)), i0(beta))
+
+
+def i0(x: Any, /) -> Any:
+    """Elementwise I₀(x), the modified Bessel function of order 0. Raises for complex numbers.
+
+    The result has the shape of `x`, and its dtype if that is a float, else the default float.
+
+    >>> fnp.i0(fnp.array([0.0, 1.0]))
+    Array([1.       , 1.2660...], dtype=float32)
+    """
+    (x,) = promote_inexact("i0", x)
+    need_real("i0", x)
+    size = arithmetic.abs(x)
+    half = transcendental.exp(arithmetic.mul(size, 0.5))  # e^|x| overflows before I₀ does
+    value = arithmetic.mul(arithmetic.mul(half, special.bessel_i0e(x)), half)
+    return select(compare.eq(size, math.inf), size, value)

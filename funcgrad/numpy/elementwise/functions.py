@@ -17,9 +17,9 @@ from funcgrad.core import context
 from funcgrad.core.eager.evaluated import evaluated1, recipe1
 from funcgrad.core.eager.functions import EagerFunction
 from funcgrad.core.primitive import Primitive
-from funcgrad.numpy._util import as_array, documented, keep_weak, need_real, promote_inexact
+from funcgrad.numpy._util import as_array, documented, keep_weak, promote_inexact
 from funcgrad.ops.base import full
-from funcgrad.ops.elementwise import arithmetic, compare, rounding, special, transcendental
+from funcgrad.ops.elementwise import arithmetic, compare, rounding, transcendental
 from funcgrad.ops.elementwise.convert import select, stop_gradient
 from funcgrad.ops.families import add
 
@@ -306,22 +306,6 @@ def sinc(x: Any, /) -> Any:
 def _constant(x: Any, value: float) -> Any:
     """A scalar of x's dtype."""
     return np.asarray(value, x.dtype)
-
-
-def i0(x: Any, /) -> Any:
-    """Elementwise I₀(x), the modified Bessel function of order 0. Raises for complex numbers.
-
-    The result has the shape of `x`, and its dtype if that is a float, else the default float.
-
-    >>> fnp.i0(fnp.array([0.0, 1.0]))
-    Array([1.       , 1.2660...], dtype=float32)
-    """
-    (x,) = promote_inexact("i0", x)
-    need_real("i0", x)
-    size = arithmetic.abs(x)
-    half = transcendental.exp(arithmetic.mul(size, 0.5))  # e^|x| overflows before I₀ does
-    value = arithmetic.mul(arithmetic.mul(half, special.bessel_i0e(x)), half)
-    return select(compare.eq(size, math.inf), size, value)
 
 
 # ---- complex numbers

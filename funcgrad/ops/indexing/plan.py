@@ -7,12 +7,12 @@ indices, which replace the axes that they index by the axes of their common shap
 from __future__ import annotations
 
 import builtins
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from funcgrad import dtypes
+from funcgrad.core.record import Record
 from funcgrad.core.trace import Tracer, aval_of
 from funcgrad.errors import (
     IndexTypeError,
@@ -25,8 +25,7 @@ from funcgrad.ops.shape import expand_dims
 from funcgrad.ops.slicing import concatenate
 
 
-@dataclass(frozen=True, eq=False)
-class Plan:
+class Plan(Record, eq=False):
     """How an index acts on an array of a shape.
 
     slices: for each axis (start, limit, stride > 0) of what is kept of it; `flipped` axes are then

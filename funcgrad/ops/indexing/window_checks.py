@@ -5,10 +5,9 @@ that they must be, in the words of XLA's and JAX's rules (XLA's operation semant
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from funcgrad import dtypes
 from funcgrad.core.aval import ShapedArray
+from funcgrad.core.record import Record
 from funcgrad.errors import DTypeError, ShapeError
 from funcgrad.ops.indexing.windows import (
     Axes,
@@ -18,8 +17,7 @@ from funcgrad.ops.indexing.windows import (
 )
 
 
-@dataclass(frozen=True)
-class _Checks:
+class _Checks(Record):
     """What the checks of one call share; `name` is the op's as it was called, `got` says with what
     it was, and `op` is "gather" or "scatter"."""
 

@@ -7,12 +7,12 @@ Gathered arrays and updates have the axes of the windows, at `offsets`, among th
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from funcgrad.core import dims as dims_
+from funcgrad.core.record import Record
 
 Axes = tuple[int, ...]
 
@@ -108,8 +108,7 @@ def batched_numbers(numbers: Numbers, operand: bool, indices: bool) -> Any:
     )
 
 
-@dataclass(frozen=True)
-class Windows:
+class Windows(Record):
     """The windows of one gather or scatter: sizes for each operand axis, and index arithmetic.
 
     `inner` are the operand axes that a gathered array has, at its axes `offsets`; its other axes,

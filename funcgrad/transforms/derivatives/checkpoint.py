@@ -76,6 +76,9 @@ def checkpoint(
     return checkpointed
 
 
+remat = checkpoint  # JAX's other name
+
+
 def checkpoint_name(x: Tree, name: str) -> Tree:
     """x (a pytree), its arrays marked with a name that checkpoint policies know.
 

@@ -70,6 +70,9 @@ def jacrev(
     return _jacobian("jacrev", _rows, fun, argnums, has_aux, holomorphic)
 
 
+jacobian = jacrev  # JAX's other name
+
+
 def hessian(
     fun: Callable,
     argnums: int | Sequence[int] = 0,

@@ -172,6 +172,16 @@ class Constant(Value):
         self.word = type_.null if constant is None else type_.word(constant)
 
 
+class Data(Constant):
+    """Bytes in memory, which take LLVM's parser a fifth of the time that numbers do."""
+
+    __slots__ = ()
+
+    def __init__(self, data: bytes):
+        self.type, self.constant = ArrayType(BYTE, len(data)), data
+        self.word = 'c"' + (f"\\{data.hex(chr(92))}" if data else "") + '"'
+
+
 class Undefined(Constant):
     """Any value of a type."""
 
@@ -232,13 +242,14 @@ def assembler(kind: FunctionType, text: str, constraint: str) -> Called:
 
 
 class GlobalVariable(Value):
-    """Memory of a module: its own if it has an initializer, else another's."""
+    """Memory of a module: its own if it has an initializer, else another's. `align` is in bytes,
+    and the type's if it is 0."""
 
     def __init__(self, module: Module, type_: Type, name: str):
         super().__init__(PTR, f"@{name}")
         self.value_type, self.name, self.linkage = type_, name, ""
         self.initializer: Constant | None = None
-        self.global_constant = False
+        self.global_constant, self.align = False, 0
         module.add(self)
 
     def definition(self) -> str:
@@ -247,7 +258,8 @@ class GlobalVariable(Value):
         begins = [self.linkage] if self.linkage else external
         kind = "constant" if self.global_constant else "global"
         ends = [] if self.initializer is None else [self.initializer.word]
-        return " ".join([self.word, "=", *begins, kind, self.value_type.text, *ends]) + "\n"
+        text = " ".join([self.word, "=", *begins, kind, self.value_type.text, *ends])
+        return text + (f", align {self.align}\n" if self.align else "\n")
 
 
 class Block:

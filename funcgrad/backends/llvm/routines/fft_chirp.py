@@ -19,7 +19,7 @@ from funcgrad.backends.llvm.routines.fft_passes import Numbers, Passes, radices,
 
 # What passes cost, by their radix.
 _COSTS = {2: 1.0, 3: 1.7, 4: 1.4, 5: 2.6}
-MOST = 1 << 15  # elements, from which on tables would be too large a part of the code
+MOST = 1 << 17  # elements, from which on tables would be too large a part of the code
 
 
 def room(n: int) -> int:
@@ -77,9 +77,9 @@ class Chirp(Passes):
         self.n, self.room = n, room(n)
         self.inner = Passes(parts, self.room, True, prefix="inner_")
         values = chirp(n, forward).astype(parts.dtype)
-        self.chirp = table(parts.module, "chirp", values, parts.type)
+        self.chirp = table(parts.module, "chirp", values)
         values = spectrum(n, self.room, forward).astype(parts.dtype)
-        self.spectrum = table(parts.module, "spectrum", values, parts.type)
+        self.spectrum = table(parts.module, "spectrum", values)
 
     def run(
         self, code: Code, size: int, arrays: tuple[ir.Value, ir.Value], factor: float = 1.0

@@ -204,7 +204,7 @@ class Long:
         """A table of numbers by the vectors that blocks take."""
         places = self._firsts(len(values))[:, None] + np.arange(self.lanes)
         taken = values.astype(self.parts.dtype)[places].transpose(0, 2, 1)
-        return table(self.parts.module, name, taken, self.parts.type)
+        return table(self.parts.module, name, taken)
 
     def _task(self, name: str) -> tuple[Code, Numbers, list[ir.Value]]:
         task = Code(self.parts.module, name, [PTR, I64, I64])
@@ -221,7 +221,7 @@ class Long:
         places = self._firsts(self.columns)[:, None] + np.arange(lanes)
         powers = np.left_shift.outer(places, np.arange(bits))
         values = roots(self.within, powers, self.towards).astype(parts.dtype)
-        seeds = table(parts.module, "seeds", values.transpose(0, 2, 3, 1), parts.type)
+        seeds = table(parts.module, "seeds", values.transpose(0, 2, 3, 1))
         task, of, (x, _, middle) = self._task(name)
         arrays = tuple(task.call(parts.take, 2 * lanes * rows * parts.bytes) for _ in range(2))
         near, far = bits // 2, bits - bits // 2
@@ -288,10 +288,10 @@ class Long:
         # The last block, which others overlap, has roots of its own.
         exponents = np.append(firsts[:near], firsts[-1])[:, None] + np.arange(1, lanes + 1)
         values = roots(self.n, exponents, self.forward).transpose(0, 2, 1).astype(parts.dtype)
-        close = table(parts.module, "close", values, parts.type)
+        close = table(parts.module, "close", values)
         count = -(-len(firsts) // near)
         values = roots(self.n, np.append(firsts[::near], 0), self.forward)
-        distant = table(parts.module, "distant", values.astype(parts.dtype), parts.type)
+        distant = table(parts.module, "distant", values.astype(parts.dtype))
         task, of, (x, out, _) = self._task(name)
         far = Numbers(parts, task, distant)
         with task.when(task.args[1].eq(0)):

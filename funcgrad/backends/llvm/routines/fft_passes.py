@@ -106,12 +106,12 @@ def roots(n: int, exponents: np.ndarray, forward: bool) -> np.ndarray:
     return np.where(abs(parts) < 1e-17, 0, parts).astype(np.float64)
 
 
-def table(module: ir.Module, name: str, values: np.ndarray, kind: ir.Type) -> ir.GlobalVariable:
+def table(module: ir.Module, name: str, values: np.ndarray) -> ir.GlobalVariable:
     """A constant array in a module."""
-    type_ = ir.ArrayType(kind, values.size)
-    made = ir.GlobalVariable(module, type_, name)
-    made.initializer = ir.Constant(type_, [float(v) for v in values.reshape(-1)])
-    made.global_constant, made.linkage, made.type = True, "internal", PTR
+    data = ir.Data(values.tobytes())
+    made = ir.GlobalVariable(module, data.type, name)
+    made.initializer, made.global_constant, made.linkage = data, True, "internal"
+    made.align = 64
     return made
 
 
@@ -141,7 +141,7 @@ class Passes:
         self.parts, self.numbers, self.forward = parts, numbers or n, forward
         self.prefix, self.room = prefix, n
         values = roots(self.numbers, np.arange(self.numbers), forward).astype(parts.dtype)
-        self.table = table(parts.module, f"{prefix}roots", values, parts.type)
+        self.table = table(parts.module, f"{prefix}roots", values)
         self._functions = Functions()
 
     def function(self, name: str, words: int) -> tuple[Code, Numbers]:

@@ -5,7 +5,7 @@ import pytest
 
 import funcgrad as fg
 from funcgrad import dtypes, lax
-from funcgrad.backends.cuda.kernels.narrow import INTEGERS, loaded, stored
+from funcgrad.backends.drafts.narrow import INTEGERS, loaded, stored
 from funcgrad.backends.program import HostStep, walk
 from tests.backends.cuda.simulated import planned
 
@@ -27,6 +27,10 @@ def test_floats_have_the_bits_of_ml_dtypes(dtype):
         same(stored(np, BITS, dtype), BITS.astype(dtype).view(np.uint8), dtype)
         codes = np.arange(256, dtype=np.uint8)
         got, want = loaded(np, codes, dtype), codes.view(dtype).astype(np.float32)
+        # Doubles beside what is halfway between two floats of 8 bits, where float32 has only that.
+        x = BITS[np.isfinite(BITS)].astype(np.float64)
+        for wide in (x * (1 + 2.0**-40), x * (1 - 2.0**-40), x):
+            same(stored(np, wide, dtype), wide.astype(dtype).view(np.uint8), dtype)
     np.testing.assert_array_equal(got, want)
     np.testing.assert_array_equal(np.signbit(got[want == 0]), np.signbit(want[want == 0]))
 
