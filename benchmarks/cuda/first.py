@@ -24,8 +24,8 @@ import numpy as np
 import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import lax, nn
-from funcgrad.backends.cuda import device
 from funcgrad.backends.cuda.cubins import Functions
+from funcgrad.backends.cuda.devices import device
 from funcgrad.backends.cuda.executable import SimulatedProgram
 from funcgrad.backends.cuda.machine import CUDA
 from funcgrad.backends.plan import plan

@@ -14,16 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from funcgrad.backends.cuda.device import CudaError, OutOfDeviceMemory, missing
+from funcgrad.backends.cuda.devices.device import CudaError, OutOfDeviceMemory, missing
+from funcgrad.backends.cuda.devices.gpu import Gpu
+from funcgrad.backends.cuda.devices.gpu import gpu as find_gpu
+from funcgrad.backends.cuda.devices.memory import DeviceBuffer
+from funcgrad.backends.cuda.devices.pool import Foreign
 from funcgrad.backends.cuda.executable import SimulatedProgram
-from funcgrad.backends.cuda.gpu import Gpu
-from funcgrad.backends.cuda.gpu import gpu as find_gpu
 from funcgrad.backends.cuda.graphs import Graphs
 from funcgrad.backends.cuda.libraries.products import products
 from funcgrad.backends.cuda.loaded import Loaded
 from funcgrad.backends.cuda.machine import CUDA
-from funcgrad.backends.cuda.memory import DeviceBuffer
-from funcgrad.backends.cuda.pool import Foreign
 from funcgrad.backends.plan import plan
 from funcgrad.backends.program import Program
 from funcgrad.core import context

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from ctypes import byref, c_int, c_uint64, c_void_p
 from weakref import finalize
 
-from funcgrad.backends.cuda.device import CudaError, Driver
+from funcgrad.backends.cuda.devices.device import CudaError, Driver
+from funcgrad.backends.cuda.devices.pool import Block
 from funcgrad.backends.cuda.loaded import Loaded
-from funcgrad.backends.cuda.pool import Block
 
 MOST = 4
 _THIS_THREAD = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: others may allocate meanwhile

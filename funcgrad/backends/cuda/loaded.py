@@ -17,8 +17,8 @@ import numpy as np
 
 from funcgrad.backends.cuda import host
 from funcgrad.backends.cuda.cubins import Functions
-from funcgrad.backends.cuda.device import CudaError, Driver
-from funcgrad.backends.cuda.gpu import Gpu
+from funcgrad.backends.cuda.devices.device import CudaError, Driver
+from funcgrad.backends.cuda.devices.gpu import Gpu
 from funcgrad.backends.cuda.libraries import by_cupy
 from funcgrad.backends.cuda.modules import Kernels
 from funcgrad.backends.llvm.native.engine import engine

@@ -23,11 +23,11 @@ from weakref import finalize
 import numpy as np
 
 from funcgrad import dtypes
-from funcgrad.backends.cuda.device import CudaError, count
 from funcgrad.backends.cuda.device_program import CudaBackend
-from funcgrad.backends.cuda.gpu import Gpu
-from funcgrad.backends.cuda.gpu import gpu as find_gpu
-from funcgrad.backends.cuda.memory import DeviceBuffer
+from funcgrad.backends.cuda.devices.device import CudaError, count
+from funcgrad.backends.cuda.devices.gpu import Gpu
+from funcgrad.backends.cuda.devices.gpu import gpu as find_gpu
+from funcgrad.backends.cuda.devices.memory import DeviceBuffer
 from funcgrad.backends.llvm.native.engine import engine
 from funcgrad.backends.rewrites.exchanges import DESCRIPTOR, DTYPES, KINDS, OPS
 from funcgrad.errors import CollectiveError
@@ -58,8 +58,8 @@ class Nccl:
     >>> Nccl("libnothing.so")
     Traceback (most recent call last):
       ...
-    funcgrad.backends.cuda.device.CudaError: no NCCL (libnothing.so) on this machine: pip install \
-nvidia-nccl-cu13
+    funcgrad.backends.cuda.devices.device.CudaError: no NCCL (libnothing.so) on this machine: pip \
+install nvidia-nccl-cu13
     """
 
     def __init__(self, library: str | None = None):

@@ -8,10 +8,10 @@ import pytest
 
 import funcgrad as fg
 from funcgrad import lax
-from funcgrad.backends.cuda.device import CudaError
 from funcgrad.backends.cuda.device_program import DeviceProgram
+from funcgrad.backends.cuda.devices.device import CudaError
+from funcgrad.backends.cuda.devices.memory import DeviceBuffer
 from funcgrad.backends.cuda.machine import CUDA
-from funcgrad.backends.cuda.memory import DeviceBuffer
 from funcgrad.backends.plan import plan
 from funcgrad.core import context
 from funcgrad.core.sharding import Device, Mesh

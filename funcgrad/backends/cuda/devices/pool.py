@@ -12,7 +12,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from weakref import finalize
 
-from funcgrad.backends.cuda.device import Driver, OutOfDeviceMemory
+from funcgrad.backends.cuda.devices.device import Driver, OutOfDeviceMemory
 
 LEAST = 512
 

@@ -35,7 +35,7 @@ class CudaError(FuncgradError, RuntimeError):
     >>> raise CudaError("jit: no GPU")
     Traceback (most recent call last):
       ...
-    funcgrad.backends.cuda.device.CudaError: jit: no GPU
+    funcgrad.backends.cuda.devices.device.CudaError: jit: no GPU
     """
 
 

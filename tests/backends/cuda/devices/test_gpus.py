@@ -7,10 +7,10 @@ import pytest
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
-from funcgrad.backends.cuda import memory
-from funcgrad.backends.cuda.device import CudaError, Driver
 from funcgrad.backends.cuda.device_program import CudaBackend
-from funcgrad.backends.cuda.gpu import Gpu
+from funcgrad.backends.cuda.devices import memory
+from funcgrad.backends.cuda.devices.device import CudaError, Driver
+from funcgrad.backends.cuda.devices.gpu import Gpu
 from funcgrad.core import backend, buffers
 from funcgrad.core.sharding import Device
 from funcgrad.errors import ShardingError

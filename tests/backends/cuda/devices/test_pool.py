@@ -2,8 +2,8 @@
 
 import pytest
 
-from funcgrad.backends.cuda.device import CudaError, OutOfDeviceMemory
-from funcgrad.backends.cuda.pool import rounded
+from funcgrad.backends.cuda.devices.device import CudaError, OutOfDeviceMemory
+from funcgrad.backends.cuda.devices.pool import rounded
 
 
 def test_blocks_come_again(fake, gpu):

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from funcgrad.backends.cuda.device import CudaError, count, missing
-from funcgrad.backends.cuda.gpu import Gpu, gpu
-from funcgrad.backends.cuda.interchange import CUDA, capsule, imported
-from funcgrad.backends.cuda.pool import Block, Foreign
+from funcgrad.backends.cuda.devices.device import CudaError, count, missing
+from funcgrad.backends.cuda.devices.gpu import Gpu, gpu
+from funcgrad.backends.cuda.devices.interchange import CUDA, capsule, imported
+from funcgrad.backends.cuda.devices.pool import Block, Foreign
 from funcgrad.backends.late import Late
 from funcgrad.core.buffers import Memory, register_memory
 from funcgrad.core.primitive import Primitive

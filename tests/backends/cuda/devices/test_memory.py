@@ -8,9 +8,9 @@ import pytest
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
-from funcgrad.backends.cuda import interchange, memory
-from funcgrad.backends.cuda.device import CudaError
 from funcgrad.backends.cuda.device_program import CudaBackend
+from funcgrad.backends.cuda.devices import interchange, memory
+from funcgrad.backends.cuda.devices.device import CudaError
 from funcgrad.core import backend, buffers
 from funcgrad.core.sharding import Device
 from tests.backends.cuda.simulated import numbers, softmax
