@@ -31,7 +31,9 @@ Running them:
 - `cubins`: kernels assembled, kept on disk, loaded
 - `host`: a program's native function
 - `loaded`: that function with what it calls
+- `streams`: what runs beside kernels
 - `graphs`: programs captured and replayed
+- `times`: how long steps took, for profiles
 - `device_program`: whole programs on a GPU
 - `eager`: operations one by one
 """
