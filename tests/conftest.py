@@ -14,7 +14,7 @@ import hypothesis
 import numpy as np
 import pytest
 
-from funcgrad.backends.cuda.device import missing as missing_gpu
+from funcgrad.backends.cuda.devices.device import missing as missing_gpu
 from funcgrad.core import context
 from tests.parallel.ranks import Pools, missing
 

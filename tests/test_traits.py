@@ -33,7 +33,7 @@ from tests.test_layout import MODULES, of_each
 # Where a name is read for another reason than to be shown: to name what is made, or to find it.
 NAMED = {
     "funcgrad.backends.cuda.eager": {"_compiled"},  # for a label
-    "funcgrad.backends.cuda.host": {"host"},  # for labels
+    "funcgrad.backends.cuda.host": {"_title", "host"},  # for labels
     "funcgrad.backends.eager": {"kernel"},
     "funcgrad.backends.kernels.cluster": {"kernel_name"},
     "funcgrad.backends.kernels.special": {"done"},

@@ -10,10 +10,12 @@ on a GPU yet.
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -24,8 +26,9 @@ import numpy as np
 import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import lax, nn
-from funcgrad.backends.cuda import device
+from funcgrad.backends.cuda import streams
 from funcgrad.backends.cuda.cubins import Functions
+from funcgrad.backends.cuda.devices import device
 from funcgrad.backends.cuda.executable import SimulatedProgram
 from funcgrad.backends.cuda.machine import CUDA
 from funcgrad.backends.plan import plan
@@ -104,6 +107,73 @@ def one_by_one() -> Iterator[dict]:
     yield {"from_dlpack": "the same memory", "equal": same, "must be": True}
 
 
+def beside() -> Iterator[dict]:
+    """Copies beside kernels: how long both take at once, of what one after the other takes."""
+    x = np.ones(BYTES // 4, np.float32)
+    there = fg.device_put(numbers(4096, 4096), "cuda:0")
+    work = fg.jit(lambda x: lax.fori_loop(0, 20, lambda i, v: fnp.tanh(v @ x), x))
+
+    def computed():
+        return work(there)
+
+    def read_before_it_is_done():
+        first = computed()
+        computed()
+        np.asarray(first)
+
+    both = {
+        "kernels": lambda: computed().block_until_ready(),
+        "an upload": lambda: fg.device_put(x, "cuda:0").block_until_ready(),
+        "both": lambda: (computed(), fg.device_put(x, "cuda:0").block_until_ready()),
+        "the first of two results": read_before_it_is_done,
+    }
+    yield {name: _seconds(f) for name, f in both.items()}
+    large = fg.device_put(x, "cuda:0")
+    for least in (streams.LEAST_COPY, 1 << 60):
+        streams.LEAST_COPY = least
+        kept = fg.jit(lambda x, y, least=least: (work(y), x))  # a program of its own each time
+        yield {
+            "copies from": least,
+            "s": _seconds(lambda f=kept: f(large, there)[1].block_until_ready()),
+        }
+
+
+def other_gpus() -> Iterator[dict]:
+    """From GPU to GPU, if there are two: the values, and bytes a second."""
+    x = fg.device_put(np.arange(BYTES // 4, dtype=np.float32), "cuda:0")
+    for i in range(1, device.count()):
+        copied = fg.device_put(x, f"cuda:{i}")
+        yield {"copy to": i, "equal": bool(np.array_equal(copied, x)), "must be": True}
+        seconds = _seconds(lambda i=i: fg.device_put(x, f"cuda:{i}").block_until_ready())
+        yield {"copy to": i, "GB/s": BYTES / seconds / 1e9}
+
+
+def profiled() -> Iterator[dict]:
+    """Milliseconds of each step, by a profile's events."""
+    f, x = fg.jit(softmax), fg.device_put(numbers(1 << 14, 4096), "cuda:0")
+    f(x).block_until_ready()
+    with tempfile.TemporaryDirectory() as folder:
+        with fg.profiler.trace(folder):
+            for _ in range(5):
+                f(x)
+        (path,) = Path(folder).rglob("*.trace.json.gz")
+        found = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    for event in found:
+        if event.get("cat") == "cuda":
+            yield {"step": event["name"], "ms": event["dur"] / 1e3}
+
+
+def _seconds(f: Callable) -> float:
+    """The median time of a call."""
+    f()
+    found = []
+    for _ in range(5):
+        begun = time.perf_counter()
+        f()
+        found.append(time.perf_counter() - begun)
+    return statistics.median(found)
+
+
 def suite() -> Iterator[dict]:
     """All ops, transforms and random programs: the tests that need a GPU."""
     asked = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests"]
@@ -155,7 +225,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("first.jsonl"))
     out = parser.parse_args().out
     parts: list[Callable[[], Iterator[dict]]] = [
-        what_is_there, results, one_by_one, times, suite
+        what_is_there, results, one_by_one, times, beside, other_gpus, profiled, suite
     ]  # fmt: skip
     with out.open("a") as file:
         for part in parts:

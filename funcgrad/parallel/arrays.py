@@ -24,7 +24,7 @@ from funcgrad.parallel.meshes import process_index
 from funcgrad.parallel.runtimes.spmd import put, runtime
 from funcgrad.transforms.arguments import as_array
 
-cuda = Late("funcgrad.backends.cuda.memory")
+cuda = Late("funcgrad.backends.cuda.devices.memory")
 
 
 def device_put(x: Any, device: Any = None) -> Any:

@@ -22,7 +22,7 @@ from funcgrad.core.settings import Setting
 from funcgrad.core.sharding import AxisType, Device, Mesh
 from funcgrad.errors import ShardingError
 
-cuda = Late("funcgrad.backends.cuda.memory")
+cuda = Late("funcgrad.backends.cuda.devices.memory")
 
 # What launchers tell a process of the job: (its number, the number of processes). Slurm also tells
 # processes that it starts without MPI of a step's size.

@@ -35,10 +35,12 @@ def start_trace(
     """Begin a profile, which `stop_trace` writes below the folder `log_dir`.
 
     In it are calls of compiled functions, the stages of compiling them, and what `TraceAnnotation`
-    names, for each thread. create_perfetto_trace: write `perfetto_trace.json.gz`, too.
-    create_perfetto_link, profiler_options: False and None, as nothing is served, and there is
-    nothing to choose. Raises RuntimeError if a profile is being taken, OSError if the folder can't
-    be made.
+    names, for each thread; of GPUs each kernel and each call of a library, as long as the device
+    took, as their programs run without graphs meanwhile.
+
+    create_perfetto_trace: write `perfetto_trace.json.gz`, too. create_perfetto_link,
+    profiler_options: False and None, as nothing is served, and there is nothing to choose. Raises
+    RuntimeError if a profile is being taken, OSError if the folder can't be made.
 
     >>> import tempfile
     >>> fg.profiler.start_trace(tempfile.mkdtemp())
@@ -85,9 +87,15 @@ def stop_trace() -> None:
             )
         recording = recordings.pop()
         files = list(_files)
-    text = json.dumps(chrome_trace(recording)).encode()
-    for file in files:
-        file.write_bytes(gzip.compress(text, 6))
+    sources = list(recording.sources.values())
+    recording.sources.clear()  # which know the recording
+    try:
+        for source in sources:
+            source.settle()
+    finally:  # what is known of the host is written though a device is lost
+        text = json.dumps(chrome_trace(recording)).encode()
+        for file in files:
+            file.write_bytes(gzip.compress(text, 6))
 
 
 @contextmanager

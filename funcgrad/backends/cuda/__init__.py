@@ -27,15 +27,13 @@ Running them:
 - `nvptx`: to PTX, and what ptxas says of it
 - `simulate`: on the CPU
 - `executable`: whole programs, simulated
-- `device`: the driver's library by ctypes
-- `pool`: a device's memory
+- `devices`: the driver, its memory, arrays in it
 - `cubins`: kernels assembled, kept on disk, loaded
-- `gpu`: devices as programs use them
-- `memory`: arrays on a GPU
-- `interchange`: their memory for other libraries
 - `host`: a program's native function
 - `loaded`: that function with what it calls
+- `streams`: what runs beside kernels
 - `graphs`: programs captured and replayed
+- `times`: how long steps took, for profiles
 - `device_program`: whole programs on a GPU
 - `eager`: operations one by one
 """

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from weakref import finalize
 
-from funcgrad.backends.cuda.device import Driver
+from funcgrad.backends.cuda.devices.device import Driver
 from funcgrad.backends.cuda.modules import Launch
 from funcgrad.backends.cuda.nvptx import ptx
 from funcgrad.backends.llvm.native import objects

@@ -14,16 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from funcgrad.backends.cuda.device import CudaError, OutOfDeviceMemory, missing
+from funcgrad.backends.cuda.devices.device import CudaError, OutOfDeviceMemory, missing
+from funcgrad.backends.cuda.devices.gpu import Gpu
+from funcgrad.backends.cuda.devices.gpu import gpu as find_gpu
+from funcgrad.backends.cuda.devices.memory import DeviceBuffer
+from funcgrad.backends.cuda.devices.pool import Foreign
 from funcgrad.backends.cuda.executable import SimulatedProgram
-from funcgrad.backends.cuda.gpu import Gpu
-from funcgrad.backends.cuda.gpu import gpu as find_gpu
 from funcgrad.backends.cuda.graphs import Graphs
 from funcgrad.backends.cuda.libraries.products import products
 from funcgrad.backends.cuda.loaded import Loaded
 from funcgrad.backends.cuda.machine import CUDA
-from funcgrad.backends.cuda.memory import DeviceBuffer
-from funcgrad.backends.cuda.pool import Foreign
+from funcgrad.backends.cuda.times import times_of
 from funcgrad.backends.plan import plan
 from funcgrad.backends.program import Program
 from funcgrad.core import context
@@ -111,10 +112,15 @@ class DeviceProgram(SimulatedProgram):
         external = [x.address for x in (*ins, *outs)]
         sizes = (p.arena_bytes, self.loaded.work)
         with self._lock, context.scoped(communicators=self.communicators):
-            if not (self.replays and self.graphs.run(external, sizes)):
+            times = times_of(self.gpu.driver)
+            if times or not (self.replays and self.graphs.run(external, sizes)):
                 temporary = [self.gpu.take(n) for n in sizes]
                 with np.errstate(all="ignore"):
-                    self.loaded.run([*external, *(block.address for block in temporary)])
+                    addresses = [*external, *(block.address for block in temporary)]
+                    self.loaded.run(addresses, times=times)
+        ready = self.gpu.driver.record()
+        for y in outs:
+            y.ready = ready
         return outs
 
     def _input(self, value: Any, donated: bool, values: Sequence[Any]) -> DeviceBuffer:

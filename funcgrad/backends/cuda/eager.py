@@ -12,9 +12,9 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 
 from funcgrad.backends.cuda.device_program import DeviceProgram
-from funcgrad.backends.cuda.gpu import Gpu
+from funcgrad.backends.cuda.devices.gpu import Gpu
+from funcgrad.backends.cuda.devices.memory import DeviceBuffer
 from funcgrad.backends.cuda.machine import CUDA
-from funcgrad.backends.cuda.memory import DeviceBuffer
 from funcgrad.backends.plan import plan
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Eqn, Jaxpr, Var

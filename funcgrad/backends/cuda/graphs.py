@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from ctypes import byref, c_int, c_uint64, c_void_p
 from weakref import finalize
 
-from funcgrad.backends.cuda.device import CudaError, Driver
+from funcgrad.backends.cuda.devices.device import CudaError, Driver
+from funcgrad.backends.cuda.devices.pool import Block
 from funcgrad.backends.cuda.loaded import Loaded
-from funcgrad.backends.cuda.pool import Block
 
 MOST = 4
 _THIS_THREAD = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: others may allocate meanwhile
@@ -85,24 +85,25 @@ class Graphs:
             driver.call("cuGraphDestroy", graph)
 
     def _captured(self, key: Key) -> c_void_p:
-        """What the program launches, in a stream of its own: what other threads start meanwhile, in
-        the device's, is none of it. Communicators have the device's stream."""
+        """What the program launches, in streams of its own: what other threads start meanwhile, in
+        the device's, is none of it."""
         driver = self.loaded.gpu.driver
-        if self.loaded.comms:
-            return self._captured_in(driver.stream, key)
-        stream = driver.another_stream()
+        streams = [driver.another_stream() for _ in range(2)]
         try:
-            return self._captured_in(stream, key)
+            return self._captured_in(streams, key)
         finally:
-            driver.end_stream(stream)
+            for stream in streams:
+                driver.end_stream(stream)
 
-    def _captured_in(self, stream: c_void_p, key: Key) -> c_void_p:
-        driver, graph = self.loaded.gpu.driver, c_void_p()
+    def _captured_in(self, streams: Sequence[c_void_p], key: Key) -> c_void_p:
+        driver, graph, stream = self.loaded.gpu.driver, c_void_p(), streams[0]
         driver.call("cuStreamBeginCapture_v2", stream, c_int(_THIS_THREAD))
         try:
-            self.loaded.run([*key, *(block.address for block in self.temporary)], stream)
-        except CudaError:
-            driver.lib.cuStreamEndCapture(stream, byref(graph))  # which fails, too
+            self.loaded.run([*key, *(block.address for block in self.temporary)], streams)
+        except BaseException:
+            driver.lib.cuStreamEndCapture(stream, byref(graph))
+            if graph:  # what failed was no call of the driver's
+                driver.call("cuGraphDestroy", graph)
             raise
         driver.call("cuStreamEndCapture", stream, byref(graph))
         self.captures += 1

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from funcgrad.backends.cuda.libraries.cublaslt import ADDRESSES
 from funcgrad.backends.cuda.libraries.products import Product, products
 from funcgrad.backends.cuda.modules import Launch
+from funcgrad.backends.cuda.streams import Streams
 from funcgrad.backends.late import Late
 from funcgrad.backends.llvm.emit.text import Definitions, Function
 from funcgrad.backends.program import (
@@ -27,15 +28,17 @@ from funcgrad.backends.program import (
     LoopStep,
     Program,
     Ref,
+    Step,
     WhileStep,
+    blocks,
 )
 from funcgrad.backends.walker import Walker
 
-# The table's first words: functions of the driver and of cuBLASLt, what calls Python, the stream,
+# The table's first words: functions of the driver and of cuBLASLt, what calls Python, the streams,
 # the host's memory for a flag, the bytes of the memory for work.
-LAUNCH, COPY, TO_HOST, WAIT, SET_WORD, PRODUCT, SET, CALL_BACK = range(8)
-STREAM, FLAG, WORK_BYTES = range(8, 11)
-FIRST = 11
+LAUNCH, COPY, TO_HOST, WAIT, SET_WORD, PRODUCT, SET, CALL_BACK, RECORD, AWAIT, MARK = range(11)
+STREAM, BESIDE, FLAG, WORK_BYTES = range(11, 15)
+FIRST = 15
 COMM_WORDS = 2
 EXCHANGE = 1 << 16  # in `Host.names`, what a communicator's number begins at
 PRODUCT_WORDS = 8  # of each product, as `cublaslt.Call.words` has them
@@ -48,18 +51,26 @@ class Host(Walker):
 
     text: of its module
     kernels: the names of kernels, in the order of the table; each communicator has two words after
-        them, its rank and its native context; then come the products
-    native: whether communicators exchange what is on the device
+        them, its rank and its native context; then come events, and products
+    native: the numbers of the communicators that exchange what is on the device
+    streams: what runs beside kernels; events: how many that takes
     called: the steps that Python runs, in the order of their numbers
+    timed: whether Python is told before and after each step; marked: what the steps are called
     names: of each call that may fail its number in the table, and what a user knows it by
     waits: whether it waits for the device, or calls Python, so that no graph can be made of it
     """
 
     def __init__(
-        self, program: Program, launches: Mapping[int, Launch], *, native: bool = False
+        self, program: Program, launches: Mapping[int, Launch],
+        native: frozenset[int] = frozenset(), *, timed: bool = False,
     ):  # fmt: skip
+        self.timed = timed
+        self.marked: list[str] = []
         self.products: list[Product] = []
         self.comms = len(program.comms)
+        self.streams = Streams(program, native)
+        self.events = 1 + self.streams.most if self.streams.most else 0
+        self._moves = self._on = 0  # how many moves there were, and which stream is in use
         self.product_numbers: dict[tuple, int] = {}
         self.called: list[HostStep | ExchangeStep] = []
         self.native = native
@@ -129,8 +140,58 @@ class Host(Walker):
 
     @property
     def stream(self) -> str:
-        """The stream, as an argument."""
-        return f"ptr {self.word('table', STREAM, 'ptr')}"
+        """The stream of the step in hand, as an argument."""
+        return f"ptr {self.word('table', self._on or STREAM, 'ptr')}"
+
+    # ---- order
+
+    def steps(self, steps: Sequence[Step]) -> None:
+        """A block; at its end all is in order of one stream."""
+        first = self._moves
+        turns = self.streams.turns(steps)
+        self._moves += sum(turn.move is not None for turn in turns)
+        for turn in turns:
+            if turn.after is not None:
+                self.event(AWAIT, STREAM, 1 + first + turn.after)
+            if turn.forks:
+                self.event(RECORD, STREAM, 0)
+                self.event(AWAIT, BESIDE, 0)
+            self._on = BESIDE if turn.move is not None else 0
+            if turn.step is not None:
+                self.step(turn.step)
+            self._on = 0
+            if turn.awaited and turn.move is not None:
+                self.event(RECORD, BESIDE, 1 + first + turn.move)
+
+    def step(self, s: Step) -> None:
+        """A step, between two marks where times are wanted."""
+        if not self.timed or blocks(s):
+            super().step(s)
+            return
+        mark = [f"i64 {len(self.marked)}", self.stream]
+        self.marked.append(self._title(s))
+        self.checked("a time", MARK, mark)
+        super().step(s)
+        self.checked("a time", MARK, mark)
+
+    def _title(self, s: Step) -> str:
+        if isinstance(s, KernelStep):
+            launch = self.launches.get(id(s.kernel))
+            return launch.name if launch else "nothing"
+        if isinstance(s, GemmStep):
+            return f"product {s.m}x{s.n}x{s.k} of {s.dtype.name}"
+        if isinstance(s, ExchangeStep):
+            return f"{s.kind} of {s.dtype.name}[{s.count}]"
+        if isinstance(s, CopyStep):
+            return f"copy of {s.nbytes} bytes"
+        return s.prim.name if isinstance(s, HostStep) else "axis_index"
+
+    def event(self, function: int, stream: int, number: int) -> None:
+        """Note what a stream has done in an event, or let it wait for one."""
+        at = FIRST + len(self.kernels) + COMM_WORDS * self.comms + number
+        event, of = (f"ptr {self.word('table', i, 'ptr')}" for i in (at, stream))
+        args = [event, of] if function == RECORD else [of, event, "i32 0"]
+        self.checked("the order of streams", function, args)
 
     # ---- steps
 
@@ -161,7 +222,8 @@ class Host(Walker):
         number = self.product_numbers.setdefault(p.key, len(self.products))
         if number == len(self.products):
             self.products.append(p)
-        first = FIRST + len(self.kernels) + COMM_WORDS * self.comms + PRODUCT_WORDS * number
+        before = FIRST + len(self.kernels) + COMM_WORDS * self.comms + self.events
+        first = before + PRODUCT_WORDS * number
         words = [f"ptr {self.word('table', first + i, 'ptr')}" for i in range(PRODUCT_WORDS)]
         handle, desc, alpha, x, y, beta, z, algorithm = words
         what = f"a product {p.m}x{p.n}x{p.k}"
@@ -209,7 +271,7 @@ class Host(Walker):
 
     def exchange(self, s: ExchangeStep) -> None:
         """What a communicator does with the device's memory, or Python by the host's."""
-        if not self.native:
+        if s.comm not in self.native:
             self.call_back(s.kind, s, [s.source, s.to])
             return
         f = self.f

@@ -8,8 +8,9 @@ results are copied back.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import byref, c_int, c_size_t, c_uint64, c_void_p
+from functools import cached_property, partial
 from typing import Any
 from weakref import finalize, ref
 
@@ -17,15 +18,17 @@ import numpy as np
 
 from funcgrad.backends.cuda import host
 from funcgrad.backends.cuda.cubins import Functions
-from funcgrad.backends.cuda.device import CudaError, Driver
-from funcgrad.backends.cuda.gpu import Gpu
+from funcgrad.backends.cuda.devices.device import CudaError, Driver, Event
+from funcgrad.backends.cuda.devices.gpu import Gpu
 from funcgrad.backends.cuda.libraries import by_cupy
 from funcgrad.backends.cuda.modules import Kernels
+from funcgrad.backends.cuda.times import Mark, Times
 from funcgrad.backends.llvm.native.engine import engine
-from funcgrad.backends.program import ExchangeStep, HostStep, Program
+from funcgrad.backends.program import ExchangeStep, Program
 from funcgrad.backends.rewrites import exchanges
 
 _CALL_BACK = ctypes.CFUNCTYPE(c_int, ctypes.c_int64, ctypes.POINTER(c_uint64))
+_MARK = ctypes.CFUNCTYPE(c_int, ctypes.c_int64, c_void_p)
 _RUN = ctypes.CFUNCTYPE(c_uint64, c_void_p, c_void_p)
 RAISED = 1  # what Python's part gives when it raised an exception
 
@@ -35,57 +38,86 @@ class Loaded:
 
     work: the bytes of memory that kernels and products work in
     kept: the memory of its constants
+    error: what a step on the host raised
     """
 
     def __init__(
         self, program: Program, kernels: Kernels, gpu: Gpu, comms: Sequence[Any] = ()
     ):  # fmt: skip
+        gpu.driver.enter()
         self.gpu = gpu
         self.comms = comms
         self.name = program.name
         self.functions = Functions(kernels.launches, gpu.driver)
         launches = {id(x.kernel): x for x in kernels.launches}
-        native = bool(comms) and all(c.buffer is not np.ndarray for c in comms)
-        self.host = host.Host(program, launches, native=native)
+        native = frozenset(i for i, c in enumerate(comms) if c.buffer is not np.ndarray)
+        self._write = partial(host.Host, program, launches, native)
+        self.host = self._write()
         self.calls = [gpu.lt.bind(p) for p in self.host.products]
         self.kept = [gpu.take(x.nbytes) for x in program.constants]
         for block, value in zip(self.kept, program.constants, strict=True):
             gpu.driver.put(block.address, np.ascontiguousarray(value))
         most = max((call.workspace for call in self.calls), default=0)
         self.work = max([most, *(launch.workspace for launch in kernels.launches)])
-        self.library = engine().compile(self.host.text, 0, links={})
-        self._start = _RUN(self.library.address(host.NAME))
-        self._error: BaseException | None = None
+        self._code = _Code(self.host)
+        self.error: BaseException | None = None
+        self._marks: list[Mark] = []
         me = ref(self)  # which native code doesn't keep alive
-        self._called = _CALL_BACK(lambda number, addresses: _called(me(), number, addresses))
+        self._called = _CALL_BACK(
+            lambda number, addresses: _called(me(), number, addresses, Loaded.step)
+        )
+        self._marked = _MARK(lambda number, stream: _called(me(), number, stream, Loaded.mark))
         self._flag = _Flag(gpu)
+        self._events = [Event(gpu.driver) for _ in range(self.host.events)]
+        # Native contexts of communicators, whose stream is the call's.
+        self._contexts = {i: comms[i].context() for i in native}
         self._table = self._filled(most)
+
+    @cached_property
+    def _timed(self) -> _Code:
+        """The function that tells Python of its steps."""
+        return _Code(self._write(timed=True))
 
     @property
     def waits(self) -> bool:
         """Whether it waits for the device while it runs."""
         return self.host.waits
 
-    def run(self, addresses: Sequence[int], stream: c_void_p | None = None) -> None:
+    def run(
+        self, addresses: Sequence[int], streams: Sequence[c_void_p] = (), times: Times | None = None
+    ) -> None:
         """Start the program on memory for inputs, outputs, the arena and work, in the device's
-        stream if not in another. For one thread at a time.
+        streams, of kernels and of what is beside them, if not in others. For one thread at a time.
+
+        times: what notes its steps' times, if somebody does
 
         Raises what a step on the host raises, and CudaError if a call fails.
         """
+        driver = self.gpu.driver
+        main, beside = streams or (driver.stream, driver.beside)
         places = self.host.places
         outer = iter(addresses)
         bases = (c_uint64 * (len(places) + 1))()
         for i, (space, number) in enumerate(places):
             bases[i] = self.kept[number].address if space == "constant" else next(outer)
         bases[len(places)] = next(outer)
-        self._table[host.STREAM] = (stream or self.gpu.driver.stream).value or 0
-        self.gpu.driver.started.append(self.name)
-        failed = self._start(ctypes.addressof(bases), ctypes.addressof(self._table))
-        error, self._error = self._error, None
+        self._table[host.STREAM], self._table[host.BESIDE] = main.value or 0, beside.value or 0
+        for context in self._contexts.values():
+            context.use(beside if self.host.streams.exchanges else main)
+        driver.started.append(self.name)
+        code = self._timed if times else self._code
+        failed = code.start(ctypes.addressof(bases), ctypes.addressof(self._table))
+        (error, self.error), (marks, self._marks) = (self.error, None), (self._marks, [])
+        if times:
+            times.add(self.name, marks)
+        if (error is not None or failed) and self._events and not streams:
+            # Memory that is given back may be in use by what is beside.
+            driver.lib.cuEventRecord(self._events[0].handle, beside)
+            driver.lib.cuStreamWaitEvent(main, self._events[0].handle, 0)
         if error is not None:
             raise error
         if failed:
-            function, name = self.host.names[failed >> 32]
+            function, name = code.host.names[failed >> 32]
             what, status = f"{self.name}: {name}", failed & 0xFFFFFFFF
             if function >= host.EXCHANGE:
                 comm = self.comms[function - host.EXCHANGE]
@@ -101,7 +133,8 @@ class Loaded:
         names = {
             host.LAUNCH: "cuLaunchKernel", host.COPY: "cuMemcpyDtoDAsync_v2",
             host.TO_HOST: "cuMemcpyDtoHAsync_v2", host.WAIT: "cuStreamSynchronize",
-            host.SET_WORD: "cuMemsetD32Async",
+            host.SET_WORD: "cuMemsetD32Async", host.RECORD: "cuEventRecord",
+            host.AWAIT: "cuStreamWaitEvent",
         }  # fmt: skip
         for at, name in names.items():
             words[at] = driver.address_of(name)
@@ -109,27 +142,29 @@ class Loaded:
             words[host.PRODUCT] = self.gpu.lt.address_of("cublasLtMatmul")
             words[host.SET] = self.gpu.lt.address_of("cublasLtMatmulDescSetAttribute")
         words[host.CALL_BACK] = ctypes.cast(self._called, c_void_p).value or 0
+        words[host.MARK] = ctypes.cast(self._marked, c_void_p).value or 0
         words[host.FLAG] = self._flag.place.value or 0
         words[host.WORK_BYTES] = work
         words += [self.functions.handles[name] for name in self.host.kernels]
-        for comm in self.comms:
-            words += [comm.rank, comm.address if self.host.native else 0]
+        for i, comm in enumerate(self.comms):
+            context = self._contexts.get(i)
+            words += [comm.rank, 0 if context is None else context.address]
+        words += [event.handle.value or 0 for event in self._events]
         words += [word for call in self.calls for word in call.words]
         return (c_uint64 * len(words))(*words)
 
     # ---- Python's part
 
-    def call(self, number: int, addresses: Sequence[int]) -> int:
-        """Run a step on the host, whose arrays are at these addresses; whether that failed."""
-        try:
-            self._step(self.host.called[number], addresses)
-        except BaseException as error:  # which can't pass native code
-            self._error = error
-            return RAISED
-        return 0
+    def mark(self, number: int, stream: int | None) -> None:
+        """Note when a stream comes to a step, or is done with it."""
+        event = Event(self.gpu.driver, timed=True)
+        event.record(c_void_p(stream))
+        beside = stream == self._table[host.BESIDE]
+        self._marks.append(Mark(self._timed.host.marked[number], event, beside))
 
-    def _step(self, s: HostStep | ExchangeStep, addresses: Sequence[int]) -> None:
-        driver, ins = self.gpu.driver, []
+    def step(self, number: int, addresses: Sequence[int]) -> None:
+        """Run a step on the host, whose arrays are at these addresses."""
+        s, driver, ins = self.host.called[number], self.gpu.driver, []
         if isinstance(s, ExchangeStep):
             self._exchange(s, addresses)
             return
@@ -155,8 +190,26 @@ class Loaded:
         self.gpu.driver.put(addresses[1], np.ascontiguousarray(out))
 
 
-def _called(loaded: Loaded | None, number: int, addresses: Sequence[int]) -> int:
-    return RAISED if loaded is None else loaded.call(number, addresses)
+class _Code:
+    """A host function, compiled."""
+
+    def __init__(self, made: host.Host):
+        self.host = made
+        self.library = engine().compile(made.text, 0, links={})
+        self.start = _RUN(self.library.address(host.NAME))
+
+
+def _called(
+    loaded: Loaded | None, number: int, what: Any, does: Callable[[Loaded, int, Any], None]
+) -> int:
+    if loaded is None:
+        return RAISED
+    try:
+        does(loaded, number, what)
+    except BaseException as error:  # which can't pass native code
+        loaded.error = error
+        return RAISED
+    return 0
 
 
 class _Flag:

@@ -91,6 +91,18 @@ def on_device(x: Array, device: Device) -> Array:
     return DeviceArray(memory.put(held, device), x.weak_type)
 
 
+def placed(x: Value, device: Device | None) -> Value:
+    """What a program captured, for one that runs on a device: a copy there of what is on the host.
+
+    >>> placed(3, None)
+    3
+    """
+    memory = None if device is None else memory_on(device)
+    if memory is None or device is None or type(x) not in (Array, np.ndarray):
+        return x
+    return DeviceArray(memory.put(settled(x), device), getattr(x, "weak_type", False))
+
+
 def device_among(what: str, operands: Values) -> Device | None:
     """The device on which an operation of some operands is to run: None where all are on the host.
     What is on the host goes with the others; those on two devices are an error."""

@@ -9,7 +9,7 @@ import numpy as np
 from funcgrad.core import backend
 from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray
-from funcgrad.core.buffers import Buffer
+from funcgrad.core.buffers import Buffer, memory_of
 from funcgrad.core.methods import fact
 from funcgrad.core.places.device_array import DeviceArray
 from funcgrad.core.sharding import NamedSharding, Shard
@@ -71,6 +71,12 @@ class ShardedArray(Array):
     def addressable_shards(self) -> list[Shard]:
         """The parts on this process's devices."""
         return backend.spmd().shards(self)
+
+    def block_until_ready(self) -> Array:
+        """Wait for this process's part."""
+        if (memory := memory_of(self.buffer)) is not None:
+            memory.wait(self.buffer)
+        return self
 
     def __deepcopy__(self, memo: dict) -> ShardedArray:
         return ShardedArray(deepcopy(self.buffer, memo), self.aval, self._sharding)

@@ -14,7 +14,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from ctypes import byref, c_char, c_char_p, c_int, c_void_p
 from functools import cache
 from pathlib import Path
@@ -23,11 +23,11 @@ from weakref import finalize
 import numpy as np
 
 from funcgrad import dtypes
-from funcgrad.backends.cuda.device import CudaError, count
 from funcgrad.backends.cuda.device_program import CudaBackend
-from funcgrad.backends.cuda.gpu import Gpu
-from funcgrad.backends.cuda.gpu import gpu as find_gpu
-from funcgrad.backends.cuda.memory import DeviceBuffer
+from funcgrad.backends.cuda.devices.device import CudaError, count
+from funcgrad.backends.cuda.devices.gpu import Gpu
+from funcgrad.backends.cuda.devices.gpu import gpu as find_gpu
+from funcgrad.backends.cuda.devices.memory import DeviceBuffer
 from funcgrad.backends.llvm.native.engine import engine
 from funcgrad.backends.rewrites.exchanges import DESCRIPTOR, DTYPES, KINDS, OPS
 from funcgrad.errors import CollectiveError
@@ -58,8 +58,8 @@ class Nccl:
     >>> Nccl("libnothing.so")
     Traceback (most recent call last):
       ...
-    funcgrad.backends.cuda.device.CudaError: no NCCL (libnothing.so) on this machine: pip install \
-nvidia-nccl-cu13
+    funcgrad.backends.cuda.devices.device.CudaError: no NCCL (libnothing.so) on this machine: pip \
+install nvidia-nccl-cu13
     """
 
     def __init__(self, library: str | None = None):
@@ -95,6 +95,22 @@ nvidia-nccl-cu13
         return bytes(made)
 
 
+class Context:
+    """What native exchanges know of a communicator, for one user of a stream."""
+
+    def __init__(self, known: Mapping[str, int]):
+        self._words = (ctypes.c_int64 * len(CONTEXT))(*(known[name] for name in CONTEXT))
+
+    @property
+    def address(self) -> int:
+        """Where it is."""
+        return ctypes.addressof(self._words)
+
+    def use(self, stream: c_void_p) -> None:
+        """Let exchanges go to a stream."""
+        self._words[CONTEXT.index("stream")] = stream.value or 0
+
+
 class NcclCommunicator(Communicator[DeviceBuffer]):
     """Ranks that each have a GPU.
 
@@ -119,17 +135,22 @@ class NcclCommunicator(Communicator[DeviceBuffer]):
         ]
         self._functions = {kind: _code().address(f"fg_nccl_{kind}") for kind in KINDS}
         types, parts, ops = map(ctypes.addressof, self._tables)
-        known = {
+        self._known = {
             **self._functions, "rank": rank, "size": size, "comm": self.handle.value or 0,
             "stream": gpu.driver.stream.value or 0, "types": types, "parts": parts, "ops": ops,
             **{name: nccl.address_of(name) for name in FUNCTIONS},
             "fill": gpu.driver.address_of("cuMemsetD8Async"),
         }  # fmt: skip
-        self._words = (ctypes.c_int64 * len(CONTEXT))(*(known[name] for name in CONTEXT))
+        self._own = self.context()
+
+    def context(self) -> Context:
+        """A native context for a program: its exchanges go to the device's stream, until it uses
+        another. The communicator is to live as long."""
+        return Context(self._known)
 
     @property
     def address(self) -> int:
-        return ctypes.addressof(self._words)
+        return self._own.address
 
     def failure(self, what: str) -> BaseException:
         status = self._status
@@ -200,8 +221,11 @@ def over(host: Communicator[np.ndarray], gpu: Gpu, nccl: Nccl | None = None) -> 
 def on_own_gpu(
     host: Callable[[tuple], Communicator[np.ndarray]], axes: tuple,
     find: Callable[[int], Gpu] = find_gpu, nccl: Nccl | None = None,
-) -> tuple[CudaBackend, Callable[[tuple], NcclCommunicator]]:  # fmt: skip
-    """The backend of a rank's own GPU, and its communicators, by names of axes, as of `over`.
+) -> tuple[CudaBackend, Callable[[tuple], Communicator]]:  # fmt: skip
+    """The backend of a rank's own GPU, and its communicators, by names of axes.
+
+    They are as of `over`, but the host's where two of their ranks share a GPU, which NCCL can't
+    join: so ranks of a GPU meet by MPI, and GPUs by NCCL, if a mesh has an axis for each.
 
     host: the host's communicators; axes: names of all axes. Ranks of one machine take its GPUs in
     turn. All ranks call this together, and ask for the same communicators in the same order.
@@ -212,12 +236,16 @@ def on_own_gpu(
     everyone = host(axes)
     names = everyone.all_gather(np.frombuffer(name, np.uint8))
     before = sum(x.tobytes() == name for x in names[: everyone.rank])
-    own = find(before % max(count(), 1))
+    number = before % max(count(), 1)
+    own = find(number)
+    place = np.frombuffer(name + number.to_bytes(4, "little"), np.uint8)
     library, made = nccl or Nccl(), {}
 
-    def lookup(axes: tuple) -> NcclCommunicator:
+    def lookup(axes: tuple) -> Communicator:
         if axes not in made:
-            made[axes] = over(host(axes), own, library)
+            joined = host(axes)
+            places = {x.tobytes() for x in joined.all_gather(place)}
+            made[axes] = over(joined, own, library) if len(places) == joined.size else joined
         return made[axes]
 
     return CudaBackend(lambda: own), lookup

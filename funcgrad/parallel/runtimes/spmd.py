@@ -17,7 +17,7 @@ from funcgrad.core import caches, context
 from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.backend import DEFAULT, Executable
-from funcgrad.core.buffers import Buffer, on_host
+from funcgrad.core.buffers import Buffer, memory_of, on_host
 from funcgrad.core.display.compile_report import CompileStage
 from funcgrad.core.evaluation import check_finite, own
 from funcgrad.core.ir import Eqn, Jaxpr, Var
@@ -50,7 +50,7 @@ B = TypeVar("B", bound=Buffer)
 
 class Runtime(Protocol[B]):
     """How the devices of a mesh run a program, and what this process keeps of an array: buffers of
-    one type."""
+    one type, or of a memory that results stay in."""
 
     @property
     def buffer(self) -> type:
@@ -182,7 +182,7 @@ class SpmdExecutable:
         if np.ndarray in map(type, operands):
             outs = own(operands, outs)
         kind = self.runtime.buffer
-        outs = [v if type(v) is kind else np.asarray(v) for v in outs]
+        outs = [v if type(v) is kind or memory_of(v) else np.asarray(v) for v in outs]
         return [
             ShardedArray(v, a, s) for v, a, s in zip(outs, self._out_avals, self._out, strict=True)
         ]

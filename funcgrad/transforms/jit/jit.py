@@ -193,7 +193,7 @@ class Jitted:
         if ctx.trace is not context.ROOT.trace and not goes_alone(program):
             return self._by_itself(call, call.leaves)
         leaves = call.leaves
-        operands = [*program.consts, *leaves] if program.consts else leaves
+        operands = [*program.captured(leaves), *leaves] if program.consts else leaves
         if program.state is not None:
             return self._call_with_state(program, program.state, operands)
         if ctx.trace is context.ROOT.trace and not any(isinstance(x, Tracer) for x in operands):

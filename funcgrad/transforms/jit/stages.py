@@ -19,7 +19,7 @@ from funcgrad.core.display.compile_report import CompileReport, CompileStage
 from funcgrad.core.display.jaxpr_html import program_html
 from funcgrad.core.evaluation import own
 from funcgrad.core.ir import Jaxpr, eval_jaxpr
-from funcgrad.core.places.device_array import DeviceArray, device_among, settled, wrap
+from funcgrad.core.places.device_array import DeviceArray, device_among, placed, settled, wrap
 from funcgrad.core.places.transfers import crosses
 from funcgrad.core.refs import Ref
 from funcgrad.core.sharding import NamedSharding
@@ -53,6 +53,17 @@ class Program(NamedTuple):
     shardings: tuple[NamedSharding | None, ...] | None
     seconds: float
     state: State | None = None
+
+    def captured(self, leaves: Values) -> list:
+        """The arrays it captured; where operands are on a device, copies there, made once."""
+        if not self.consts or self.state is not None or DeviceArray not in map(type, leaves):
+            return self.consts
+        device, *others = {x.device for x in leaves if type(x) is DeviceArray}
+        if others:  # an error that others tell
+            return self.consts
+        return self.jaxpr.derive(
+            ("captured", device), lambda: [placed(x, device) for x in self.consts]
+        )
 
     def executable(self, name: str, using: str, donating: bool = True) -> backend.Executable:
         """The compiled program: for a mesh where its inputs or annotations name one. It may write
@@ -390,7 +401,7 @@ class Compiled(_Stage):
             raise TypeError(f"the compiled {self._name} takes arguments of types {want}, got {got}")
         if p.shardings is not None or any(map(sharding_of, leaves)):
             leaves = self._cut(leaves)
-        given = operands = [*p.consts, *leaves]
+        given = operands = [*p.captured(leaves), *leaves]
         if p.state is not None:
             operands = p.state.operands(f"the compiled {self._name}", given, p.names)
         if DeviceArray in map(type, operands):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from funcgrad.backends.cuda.device import Driver
-from funcgrad.backends.cuda.gpu import Gpu
+from funcgrad.backends.cuda.devices.device import Driver
+from funcgrad.backends.cuda.devices.gpu import Gpu
 
 FAKES = ("fake_cuda.c", "fake_cublaslt.c", "fake_nccl.c")
 

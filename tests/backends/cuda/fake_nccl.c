@@ -1,5 +1,5 @@
 // An NCCL of the true signatures among threads of one process: ranks of an identifier wait for each
-// other, and copy or add the memory that each has told.
+// other, and copy or add the memory that each has told, when their streams come to it.
 #include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -11,14 +11,14 @@ typedef struct { char internal[128]; } id_t_;
 typedef struct { const char *at; size_t n; int to; } send_t;
 typedef struct { char *at; size_t n; int from; } recv_t;
 typedef struct { int used, size; pthread_barrier_t barrier; const void *source[MOST];
-                 send_t sends[MOST][PIECES]; int count[MOST]; char id[128]; } world_t;
-typedef struct { world_t *w; int rank, recvs; recv_t recv[PIECES]; } comm_t;
+                 struct group *groups[MOST]; char id[128]; } world_t;
+typedef struct { world_t *w; int rank; } comm_t;
 
 static world_t worlds[MOST];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static __thread comm_t *grouped;
 static __thread int in_group;
 static int alive, ids, refuse;
+int fake_do(void *stream, int (*call)(void *), const void *data, size_t size);
 int nccl_alive(void) { return alive; }
 void nccl_refuse(int status) { refuse = status; }
 
@@ -83,77 +83,96 @@ static void put(void *p, int type, size_t i, double v) {
   default: ((double *)p)[i] = v;
   }
 }
-static int reduce(const void *send, void *recv, size_t n, size_t first, int type, int op,
-                  comm_t *c, void *stream) {
-  world_t *w = c->w;
-  if (refuse || !stream) return refuse ? refuse : INVALID_USAGE;
-  w->source[c->rank] = send;
+typedef struct { const void *send; void *recv; size_t n, first; int type, op; comm_t *c; } sum_t;
+static int reduced(void *data) {
+  sum_t *s = data;
+  world_t *w = s->c->w;
+  w->source[s->c->rank] = s->send;
   pthread_barrier_wait(&w->barrier);
-  double *sums = malloc(n * sizeof(double) + 1);
-  for (size_t i = 0; i < n; i++) {
-    sums[i] = get(w->source[0], type, first + i);
+  double *sums = malloc(s->n * sizeof(double) + 1);
+  for (size_t i = 0; i < s->n; i++) {
+    sums[i] = get(w->source[0], s->type, s->first + i);
     for (int r = 1; r < w->size; r++) {
-      double v = get(w->source[r], type, first + i);
-      sums[i] = op == 0 ? sums[i] + v : op == 2 ? (v > sums[i] ? v : sums[i])
-                                                : (v < sums[i] ? v : sums[i]);
+      double v = get(w->source[r], s->type, s->first + i);
+      sums[i] = s->op == 0 ? sums[i] + v : s->op == 2 ? (v > sums[i] ? v : sums[i])
+                                                      : (v < sums[i] ? v : sums[i]);
     }
   }
   pthread_barrier_wait(&w->barrier);
-  for (size_t i = 0; i < n; i++) put(recv, type, i, sums[i]);
+  for (size_t i = 0; i < s->n; i++) put(s->recv, s->type, i, sums[i]);
   free(sums);
   return OK;
 }
+static int gathered(void *data) {
+  sum_t *s = data;
+  world_t *w = s->c->w;
+  size_t each = s->n * width(s->type);
+  w->source[s->c->rank] = s->send;
+  pthread_barrier_wait(&w->barrier);
+  for (int r = 0; r < w->size; r++) memcpy((char *)s->recv + r * each, w->source[r], each);
+  pthread_barrier_wait(&w->barrier);
+  return OK;
+}
+static int asked(void *stream, int (*call)(void *), sum_t s) {
+  return refuse ? refuse : stream ? fake_do(stream, call, &s, sizeof s) : INVALID_USAGE;
+}
 int ncclAllReduce(const void *send, void *recv, size_t n, int type, int op, comm_t *c, void *s) {
-  return reduce(send, recv, n, 0, type, op, c, s);
+  return asked(s, reduced, (sum_t){send, recv, n, 0, type, op, c});
 }
 int ncclReduceScatter(const void *send, void *recv, size_t n, int type, int op, comm_t *c,
                       void *s) {
-  return reduce(send, recv, n, n * c->rank, type, op, c, s);
+  return asked(s, reduced, (sum_t){send, recv, n, n * c->rank, type, op, c});
 }
 int ncclAllGather(const void *send, void *recv, size_t n, int type, comm_t *c, void *s) {
-  world_t *w = c->w;
-  if (refuse || !s) return refuse ? refuse : INVALID_USAGE;
-  w->source[c->rank] = send;
-  pthread_barrier_wait(&w->barrier);
-  for (int r = 0; r < w->size; r++)
-    memcpy((char *)recv + r * n * width(type), w->source[r], n * width(type));
-  pthread_barrier_wait(&w->barrier);
-  return OK;
+  return asked(s, gathered, (sum_t){send, recv, n, 0, type, 0, c});
 }
-int ncclGroupStart(void) { in_group++; return OK; }
-int ncclSend(const void *at, size_t n, int type, int peer, comm_t *c, void *s) {
-  if (!in_group || !s || peer < 0 || peer >= c->w->size) return INVALID_USAGE;
-  grouped = c;
-  c->w->sends[c->rank][c->w->count[c->rank]++] = (send_t){at, n * width(type), peer};
-  return OK;
-}
-int ncclRecv(void *at, size_t n, int type, int peer, comm_t *c, void *s) {
-  if (!in_group || !s || peer < 0 || peer >= c->w->size) return INVALID_USAGE;
-  grouped = c;
-  c->recv[c->recvs++] = (recv_t){at, n * width(type), peer};
-  return OK;
-}
-int ncclGroupEnd(void) {
-  comm_t *c = grouped;
-  if (!in_group--) return INVALID_USAGE;
-  if (!c) return OK;  // unlike the true one, which then doesn't take part: tests don't ask for it
-  world_t *w = c->w;
+// A group is one piece of work of the stream.
+typedef struct group {
+  comm_t *c; int sends, recvs; send_t send[PIECES]; recv_t recv[PIECES];
+} group_t;
+static __thread group_t *group;
+static __thread void *stream_of_group;
+static int exchanged(void *data) {
+  group_t *g = *(group_t **)data;
+  world_t *w = g->c->w;
   int status = OK;
+  w->groups[g->c->rank] = g;
   pthread_barrier_wait(&w->barrier);
-  for (int i = 0; i < c->recvs; i++) {
-    recv_t *r = &c->recv[i];
+  for (int i = 0; i < g->recvs; i++) {
+    recv_t *r = &g->recv[i];
+    group_t *other = w->groups[r->from];
     int found = 0;
-    for (int k = 0; k < w->count[r->from] && !found; k++) {
-      send_t *s = &w->sends[r->from][k];
-      if (s->to != c->rank) continue;
+    for (int k = 0; k < other->sends && !found; k++) {
+      send_t *s = &other->send[k];
+      if (s->to != g->c->rank) continue;
       if (s->n != r->n) status = INVALID_ARGUMENT; else memcpy(r->at, s->at, s->n);
       found = 1;
     }
     if (!found) status = INVALID_USAGE;
   }
   pthread_barrier_wait(&w->barrier);
-  w->count[c->rank] = c->recvs = 0;
-  grouped = NULL;
-  pthread_barrier_wait(&w->barrier);
   return status;
+}
+int ncclGroupStart(void) {
+  if (!in_group++) group = calloc(1, sizeof *group);  // which graphs may keep: never freed
+  return OK;
+}
+int ncclSend(const void *at, size_t n, int type, int peer, comm_t *c, void *s) {
+  if (!in_group || !s || peer < 0 || peer >= c->w->size) return INVALID_USAGE;
+  group->c = c;
+  stream_of_group = s;
+  group->send[group->sends++] = (send_t){at, n * width(type), peer};
+  return OK;
+}
+int ncclRecv(void *at, size_t n, int type, int peer, comm_t *c, void *s) {
+  if (!in_group || !s || peer < 0 || peer >= c->w->size) return INVALID_USAGE;
+  group->c = c;
+  stream_of_group = s;
+  group->recv[group->recvs++] = (recv_t){at, n * width(type), peer};
+  return OK;
+}
+int ncclGroupEnd(void) {
+  if (!in_group--) return INVALID_USAGE;
+  if (!group->c) return OK;  // who has no part waits for no one: tests don't ask for it
+  return fake_do(stream_of_group, exchanged, &group, sizeof group);
 }

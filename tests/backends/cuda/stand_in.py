@@ -1,6 +1,7 @@
 """Programs on the stand-in of the driver, whose launches the simulator runs."""
 
 import ctypes
+import threading
 
 from funcgrad.backends.cuda.device_program import DeviceProgram
 from funcgrad.backends.cuda.simulate import Simulator
@@ -9,6 +10,9 @@ from tests.backends.cuda.simulated import program_of
 START = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_char_p, ctypes.c_uint, ctypes.c_uint, ctypes.POINTER(ctypes.c_void_p)
 )
+
+
+_ONE = threading.Lock()  # a simulator is one thread's at a time, also where ranks are threads
 
 
 def launches_of(fake, program):
@@ -21,7 +25,8 @@ def launches_of(fake, program):
         launch = known[name.decode()]
         assert (grid, block) == (launch.plan.grid, launch.plan.block)
         slots = [ctypes.c_void_p.from_address(params[i]).value for i in range(launch.args)]
-        simulator.launch(launch, slots)
+        with _ONE:
+            simulator.launch(launch, slots)
         return 0
 
     fake.fake_start(start)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from funcgrad.backends.cuda.cubins import Functions
-from funcgrad.backends.cuda.device import CudaError
+from funcgrad.backends.cuda.devices.device import CudaError
 from tests.backends.cuda.simulated import layer_norm, numbers, planned, softmax
 from tests.backends.cuda.stand_in import on_fake
 

@@ -10,10 +10,10 @@ import pytest
 import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import lax
-from funcgrad.backends.cuda import device
-from funcgrad.backends.cuda.device import CudaError, Driver, OutOfDeviceMemory
-from funcgrad.backends.cuda.gpu import Gpu
-from funcgrad.backends.cuda.memory import DeviceBuffer
+from funcgrad.backends.cuda.devices import device
+from funcgrad.backends.cuda.devices.device import CudaError, Driver, OutOfDeviceMemory
+from funcgrad.backends.cuda.devices.gpu import Gpu
+from funcgrad.backends.cuda.devices.memory import DeviceBuffer
 from funcgrad.transforms.jit.jit import jit
 from tests.backends.cuda.simulated import layer_norm, numbers, softmax
 from tests.backends.cuda.stand_in import on_fake

@@ -8,8 +8,9 @@ import pytest
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
-from funcgrad.backends.cuda import device_program, eager, memory
+from funcgrad.backends.cuda import device_program, eager
 from funcgrad.backends.cuda.device_program import CudaBackend, DeviceProgram
+from funcgrad.backends.cuda.devices import memory
 from funcgrad.core import backend, buffers
 from funcgrad.core.sharding import Device
 from funcgrad.errors import NonFiniteError

@@ -5,9 +5,9 @@ import pytest
 
 import funcgrad.numpy as fnp
 from funcgrad import lax
-from funcgrad.backends.cuda.device import CudaError
+from funcgrad.backends.cuda.devices.device import CudaError
+from funcgrad.backends.cuda.devices.memory import DeviceBuffer
 from funcgrad.backends.cuda.graphs import MOST
-from funcgrad.backends.cuda.memory import DeviceBuffer
 from tests.backends.cuda.simulated import numbers, softmax
 from tests.backends.cuda.stand_in import on_fake
 

@@ -8,14 +8,15 @@ import pytest
 
 import funcgrad as fg
 from funcgrad import lax
-from funcgrad.backends.cuda.device import CudaError
 from funcgrad.backends.cuda.device_program import DeviceProgram
+from funcgrad.backends.cuda.devices.device import CudaError
+from funcgrad.backends.cuda.devices.memory import DeviceBuffer
 from funcgrad.backends.cuda.machine import CUDA
-from funcgrad.backends.cuda.memory import DeviceBuffer
 from funcgrad.backends.plan import plan
-from funcgrad.core import context
+from funcgrad.core import buffers, context
 from funcgrad.core.sharding import Device, Mesh
 from funcgrad.errors import CollectiveError, ShapeError
+from funcgrad.parallel.communicators import nccl as nccl_module
 from funcgrad.parallel.communicators.nccl import (
     Nccl,
     NcclCommunicator,
@@ -152,8 +153,9 @@ def test_ranks_that_the_host_joins(gpu, library):
     )
 
 
-def test_ranks_have_a_gpu_each(fake, gpu, library):
+def test_ranks_have_a_gpu_each(fake, gpu, library, monkeypatch):
     """As an MPI job's are: the host's communicators join those of the GPUs, of each axis once."""
+    monkeypatch.setattr(nccl_module, "count", lambda: 2)
     host, asked, nccl = Ranks(i=2), [], Nccl(library)
 
     def run(rank, lookup):
@@ -168,7 +170,37 @@ def test_ranks_have_a_gpu_each(fake, gpu, library):
 
     for total in host.run(run):
         np.testing.assert_allclose(total, given(0, 5) + given(1, 5), rtol=1e-5)
-    assert len(asked) == 2
+    assert sorted(asked) == [0, 1]
+
+
+def test_ranks_of_one_gpu_meet_on_the_host(fake, gpu, library, monkeypatch):
+    """Four ranks on two GPUs: one axis goes by NCCL, the other by the host's communicators, and
+    both in one program."""
+    monkeypatch.setattr(nccl_module, "count", lambda: 2)
+    sizes = {"host": 2, "gpu": 2}
+
+    def f(x):
+        within = lax.psum(x * 2, "gpu")
+        return lax.psum(within, "host") + lax.axis_index("host"), lax.ppermute(x, "gpu", [(0, 1)])
+
+    with context.scoped(axes=sizes):
+        planned = plan(simplify(fg.make_jaxpr(f)(given(0, 5)).jaxpr), [False], "f", CUDA)
+    first, nccl, one = DeviceProgram(planned, gpu), Nccl(library), threading.Lock()
+    start = launches_of(fake, first)
+
+    def run(rank, lookup):
+        _, there = on_own_gpu(lookup, ("host", "gpu"), lambda number: gpu, nccl)
+        kinds = [type(there(axes)) is NcclCommunicator for axes in [("host",), ("gpu",)]]
+        with one:
+            program = first.bind(there)
+        return kinds, program.loaded.waits, program([given(rank, 5)])
+
+    every = np.stack([given(r, 5) for r in range(4)])
+    for rank, (kinds, waits, (total, moved)) in enumerate(Ranks(**sizes).run(run)):
+        assert (kinds, waits) == ([False, True], True)
+        np.testing.assert_allclose(total, 2 * every.sum(0) + rank // 2, rtol=1e-5)
+        np.testing.assert_array_equal(moved, every[rank - 1] * (rank % 2))
+    assert start
 
 
 def test_programs_of_the_runtime_of_ranks(fake, gpu, library, monkeypatch):
@@ -179,6 +211,8 @@ def test_programs_of_the_runtime_of_ranks(fake, gpu, library, monkeypatch):
         asked.append(axes)
         return on_own_gpu(lookup, axes, lambda number: gpu, Nccl(library))
 
+    for name in ("_by_type", "_by_kind"):
+        monkeypatch.setattr(buffers, name, dict(getattr(buffers, name)))
     monkeypatch.setattr(ranks, "nccl", SimpleNamespace(on_own_gpu=own))
     ranks._on_own_gpu.cache_clear()
     mesh = Mesh(np.array([Device(0, kind="rank")], object), ("i",))
@@ -189,7 +223,11 @@ def test_programs_of_the_runtime_of_ranks(fake, gpu, library, monkeypatch):
         made = ranks.Ranks(mesh).compile(program, [False], "f", "cuda")
         start = launches_of(fake, made)
         assert not made.loaded.waits
-        np.testing.assert_array_equal(made([given(0, 5)])[0], 2 * given(0, 5))
+        (y,) = made([given(0, 5)])  # which stays there
+        np.testing.assert_array_equal(y.get(), 2 * given(0, 5))
+        np.testing.assert_array_equal(made([y])[0].get(), 4 * given(0, 5))
+        on_cpu = ranks.Ranks(mesh).compile(program, [False], "f", "plain")
+        np.testing.assert_array_equal(on_cpu([y])[0], 4 * given(0, 5))
     assert asked == [("i",)]
     ranks._on_own_gpu.cache_clear()
     assert start

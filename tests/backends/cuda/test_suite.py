@@ -11,7 +11,7 @@ import pytest
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
-from funcgrad import lax
+from funcgrad import export, lax
 from funcgrad.backends.cuda.device_program import CudaBackend
 from funcgrad.core import backend
 from funcgrad.core.ir import interpret
@@ -120,6 +120,57 @@ def test_transforms(name, stand_in):
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_transforms_on_a_gpu(name):
     check_transform(name, "cuda")
+
+
+# ---- programs from files, and on virtual devices
+
+
+def check_exported(path, put, using):
+    """A program from a file, which captured a matrix: by itself, in `jit`, differentiated."""
+    w, x = numbers(6, 4), numbers(5, 6)
+    export.export(fg.jit(lambda x: fnp.tanh(x @ fnp.asarray(w)).sum(1)))(x).save(path)
+    f = export.load(path)
+    for got in (f.call(put(x)), jit(f.call, backend=using)(put(x))):
+        np.testing.assert_allclose(got, np.tanh(x @ w).sum(1), rtol=1e-4)
+    slope = jit(fg.grad(lambda x: f.call(x).sum()), backend=using)(put(x))
+    np.testing.assert_allclose(slope, (1 - np.tanh(x @ w) ** 2) @ w.T, rtol=1e-4, atol=1e-5)
+
+
+def test_programs_from_files(stand_in, tmp_path):
+    check_exported(tmp_path / "f.fg", lambda x: x, stand_in)
+
+
+@pytest.mark.gpu
+def test_programs_from_files_on_a_gpu(tmp_path):
+    check_exported(tmp_path / "f.fg", lambda x: fg.device_put(x, "cuda:0"), "cuda")
+
+
+def check_lockstep(using):
+    """Six virtual devices on one GPU: a program that the partitioner cuts, and one of a device."""
+    mesh = fg.make_mesh((2, 3), ("x", "y"))
+    w, x = numbers(6, 12), numbers(4, 6)
+
+    def sums(x):
+        total = lax.psum(x * 2, "x") + lax.axis_index("y")
+        return lax.all_gather(total, "y", axis=1, tiled=True)
+
+    by_hand = fg.shard_map(sums, mesh=mesh, in_specs=fg.P("x", "y"), out_specs=fg.P(None, None),
+                           check_vma=False)  # fmt: skip
+    got = jit(by_hand, backend=using)(x)
+    np.testing.assert_allclose(got, 2 * (x[:2] + x[2:]) + [0, 0, 1, 1, 2, 2], rtol=1e-5)
+    cut = [fg.device_put(v, fg.NamedSharding(mesh, spec)) for v, spec in (
+        (x, fg.P("x", "y")), (w, fg.P("y", None)))]  # fmt: skip
+    got = jit(lambda x, w: softmax(fnp.tanh(x @ w)), backend=using)(*cut)
+    np.testing.assert_allclose(got, softmax(fnp.tanh(x @ w)), rtol=1e-4)
+
+
+def test_virtual_devices(stand_in):
+    check_lockstep(stand_in)
+
+
+@pytest.mark.gpu
+def test_virtual_devices_on_a_gpu():
+    check_lockstep("cuda")
 
 
 # ---- random programs

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 
 import numpy as np
 
-from funcgrad.backends.cuda.device import OutOfDeviceMemory
+from funcgrad.backends.cuda.devices.device import OutOfDeviceMemory
 from funcgrad.backends.late import Late
 from funcgrad.backends.program import HostStep, View
 from funcgrad.core.primitive import Primitive

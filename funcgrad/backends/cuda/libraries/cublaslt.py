@@ -15,7 +15,7 @@ from weakref import finalize
 
 import numpy as np
 
-from funcgrad.backends.cuda.device import CudaError
+from funcgrad.backends.cuda.devices.device import CudaError
 from funcgrad.backends.cuda.libraries.products import EIGHTS, Operand, Product
 from funcgrad.backends.llvm.emit.text import BFLOAT16, FLOAT16, FLOAT32, FLOAT64
 

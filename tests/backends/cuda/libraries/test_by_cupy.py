@@ -10,7 +10,7 @@ import pytest
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
-from funcgrad.backends.cuda.device import OutOfDeviceMemory
+from funcgrad.backends.cuda.devices.device import OutOfDeviceMemory
 from funcgrad.backends.cuda.libraries import by_cupy
 from funcgrad.backends.program import HostStep, walk
 from tests.backends.cuda.simulated import numbers, program_of

@@ -9,7 +9,7 @@ import pytest
 import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import lax
-from funcgrad.backends.cuda.device import CudaError
+from funcgrad.backends.cuda.devices.device import CudaError
 from funcgrad.backends.cuda.libraries import cublaslt
 from funcgrad.backends.cuda.libraries.products import Operand, Product
 from funcgrad.backends.program import Ref

@@ -1,8 +1,11 @@
-"""The CUDA driver's library by ctypes: a device's context and stream, memory, modules and launches.
+"""The CUDA driver's library by ctypes: a device's context, streams, memory, modules and launches.
 
 No more than libcuda is needed: the driver assembles PTX itself. Each call's status is read, and an
 error is raised by its name. What fails asynchronously is told by whatever waits next, which names
-the programs that were started since the last time. All work goes to one stream, in order.
+the programs that were started since the last time.
+
+All work is in order of one stream. What two others do is ordered by events: copies from and to the
+host, and what a program has beside its kernels.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import ctypes
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_void_p
+from ctypes import byref, c_char_p, c_float, c_int, c_size_t, c_uint, c_void_p
 from weakref import finalize
 
 import numpy as np
@@ -24,6 +27,8 @@ _MAJOR, _MINOR = 75, 76  # of CUdevice_attribute: the compute capability's
 _PTX, _ERROR_LOG, _ERROR_SIZE = 1, 5, 6  # of CUjitInputType and CUjit_option
 OUT_OF_MEMORY = 2
 _NON_BLOCKING = 1  # of CUstream_flags
+_UNTIMED = 2  # of CUevent_flags
+_PEERS_ALREADY = 704
 # After these no call of the process succeeds any more: illegal accesses and instructions, launches
 # that failed or took too long, errors of the hardware.
 _LOST = {46, 214, 220, 700, 702, 709, *range(714, 721)}
@@ -35,7 +40,7 @@ class CudaError(FuncgradError, RuntimeError):
     >>> raise CudaError("jit: no GPU")
     Traceback (most recent call last):
       ...
-    funcgrad.backends.cuda.device.CudaError: jit: no GPU
+    funcgrad.backends.cuda.devices.device.CudaError: jit: no GPU
     """
 
 
@@ -47,17 +52,54 @@ class OutOfDeviceMemory(CudaError, MemoryError):
     """
 
 
+class Event:
+    """A point in a stream's work, for which others can wait.
+
+    timed: whether it knows when it was reached
+    """
+
+    def __init__(self, driver: Driver, timed: bool = False):
+        self.driver = driver
+        self.handle = c_void_p()
+        kept = driver.events[timed]
+        try:
+            self.handle = kept.pop()
+        except IndexError:
+            driver.call("cuEventCreate", byref(self.handle), c_uint(0 if timed else _UNTIMED))
+        # Finalizers may run within anything: this one calls nothing.
+        finalize(self, kept.append, self.handle).atexit = False
+
+    def record(self, stream: c_void_p) -> None:
+        """Let it be all that a stream was given so far."""
+        self.driver.call("cuEventRecord", self.handle, stream)
+
+    def wait(self) -> None:
+        """Wait until it is reached."""
+        self.driver.call("cuEventSynchronize", self.handle)
+
+    def since(self, other: Event) -> float:
+        """Milliseconds from another event on; both are timed, and reached."""
+        found = c_float()
+        self.driver.call("cuEventElapsedTime", byref(found), other.handle, self.handle)
+        return found.value
+
+
 class Driver:
     """One device, by its primary context, which other libraries share.
 
+    stream: of all work; copies: of those from and to the host; beside: of what runs beside kernels
     started: the programs that were started since all was known to be well
+    events: those that nobody has any more, by whether they are timed
     """
 
     def __init__(self, number: int = 0, library: str = LIBRARY):
         self.lib = _library(library)
         self.number = number
         self.started: deque[str] = deque(maxlen=8)
-        self._context, self.stream = c_void_p(), c_void_p()
+        self.context, self.stream = c_void_p(), c_void_p()
+        self.copies, self.beside = c_void_p(), c_void_p()
+        self.events: tuple[list[c_void_p], list[c_void_p]] = ([], [])
+        self._peers: set[int] = set()
         handle, version, major, minor = c_int(), c_int(), c_int(), c_int()
         self.call("cuDriverGetVersion", byref(version))
         if version.value < LEAST_DRIVER:
@@ -70,11 +112,15 @@ class Driver:
             self.call("cuDeviceGetAttribute", byref(value), c_int(which), handle)
         self.arch = f"sm_{major.value}{minor.value}"
         self.version = version.value
-        self.call("cuDevicePrimaryCtxRetain", byref(self._context), handle)
-        finalize(self, _leave, self.lib, self._context, self.stream, handle).atexit = False
+        self.call("cuDevicePrimaryCtxRetain", byref(self.context), handle)
+        streams = self.stream, self.copies, self.beside
+        given = self.lib, self.context, streams, self.events, handle
+        finalize(self, _leave, *given).atexit = False
         self.enter()
         # Not one that ignores the default stream, by which other libraries share memory.
         self.call("cuStreamCreate", byref(self.stream), c_uint(0))
+        for stream in (self.copies, self.beside):
+            self.call("cuStreamCreate", byref(stream), c_uint(_NON_BLOCKING))
 
     def another_stream(self) -> c_void_p:
         """A stream that waits for no other, to be ended by `end_stream`."""
@@ -88,14 +134,14 @@ class Driver:
 
     def enter(self) -> None:
         """Let the calling thread use this device."""
-        self.call("cuCtxSetCurrent", self._context)
+        self.call("cuCtxSetCurrent", self.context)
 
     @contextmanager
     def inside(self) -> Iterator[None]:
         """A block in which the calling thread uses this device, for what may run within another
         device's work: finalizers."""
         before = c_void_p()
-        self.call("cuCtxPushCurrent_v2", self._context)
+        self.call("cuCtxPushCurrent_v2", self.context)
         try:
             yield
         finally:
@@ -126,6 +172,18 @@ class Driver:
         """Where a function of the driver is, for native code."""
         return int(ctypes.cast(getattr(self.lib, name), c_void_p).value or 0)
 
+    # ---- order
+
+    def record(self, stream: c_void_p | None = None) -> Event:
+        """The event of all that a stream, the device's if not another one, was given so far."""
+        made = Event(self)
+        made.record(stream or self.stream)
+        return made
+
+    def wait(self, stream: c_void_p, event: Event) -> None:
+        """Let what a stream is given from now on wait for an event, another device's perhaps."""
+        self.call("cuStreamWaitEvent", stream, event.handle, c_uint(0))
+
     # ---- memory
 
     def allocate(self, nbytes: int) -> int:
@@ -146,18 +204,64 @@ class Driver:
             self.call("cuMemcpyHtoDAsync_v2", c_void_p(address), source, c_size_t(array.nbytes),
                       self.stream)  # fmt: skip
 
-    def get(self, array: np.ndarray, address: int) -> None:
-        """Copy bytes of the device, when what was launched is done, to a contiguous array."""
+    def upload(self, address: int, array: np.ndarray, free: Event | None) -> None:
+        """`put` beside what was launched, into memory that is free from an event on (None: when
+        all is done that was launched). What is launched from now on waits for it."""
         if array.nbytes:
-            to = c_void_p(array.ctypes.data)
-            self.call("cuMemcpyDtoHAsync_v2", to, c_void_p(address), c_size_t(array.nbytes),
-                      self.stream)  # fmt: skip
-        self.synchronize()
+            self.wait(self.copies, free or self.record())
+            self.call("cuMemcpyHtoDAsync_v2", c_void_p(address), c_void_p(array.ctypes.data),
+                      c_size_t(array.nbytes), self.copies)  # fmt: skip
+            self.wait(self.stream, self.record(self.copies))
+
+    def get(self, array: np.ndarray, address: int, ready: Event | None = None) -> None:
+        """Copy bytes of the device, which are there from an event on (None: when all is done that
+        was launched), to a contiguous array. What was launched since goes on beside."""
+        if not array.nbytes:
+            return
+        self.wait(self.copies, ready or self.record())
+        self.call("cuMemcpyDtoHAsync_v2", c_void_p(array.ctypes.data), c_void_p(address),
+                  c_size_t(array.nbytes), self.copies)  # fmt: skip
+        self.call("cuStreamSynchronize", self.copies)
+        if ready is None:
+            self.started.clear()
 
     def copy(self, to: int, source: int, nbytes: int) -> None:
         """Copy bytes on the device."""
         self.call("cuMemcpyDtoDAsync_v2", c_void_p(to), c_void_p(source), c_size_t(nbytes),
                   self.stream)  # fmt: skip
+
+    def copy_from(
+        self, to: int, other: Driver, source: int, nbytes: int, free: Event | None, ready: Event
+    ) -> None:
+        """Copy bytes of another device, which are there from an event on, into memory that is free
+        from an event on. What is launched on both from now on waits for it.
+
+        Where devices don't reach each other's memory, the driver goes by way of the host's.
+        """
+        if not nbytes:
+            return
+        self._reach(other)
+        self.wait(self.copies, free or self.record())
+        self.wait(self.copies, ready)
+        self.call("cuMemcpyPeerAsync", c_void_p(to), self.context, c_void_p(source), other.context,
+                  c_size_t(nbytes), self.copies)  # fmt: skip
+        done = self.record(self.copies)
+        self.wait(self.stream, done)
+        other.wait(other.stream, done)  # as its memory may be another's next
+
+    def _reach(self, other: Driver) -> None:
+        """Let this device use another's memory, if it can."""
+        if other.number in self._peers:
+            return
+        can, here, there = c_int(), c_int(), c_int()
+        self.call("cuDeviceGet", byref(here), c_int(self.number))
+        self.call("cuDeviceGet", byref(there), c_int(other.number))
+        self.call("cuDeviceCanAccessPeer", byref(can), here, there)
+        if can.value:
+            status = self.lib.cuCtxEnablePeerAccess(other.context, c_uint(0))
+            if status not in (0, _PEERS_ALREADY):
+                raise self.error("cuCtxEnablePeerAccess", status)
+        self._peers.add(other.number)
 
     # ---- kernels
 
@@ -213,10 +317,15 @@ class Driver:
         self.started.clear()
 
 
-def _leave(lib: ctypes.CDLL, context: c_void_p, stream: c_void_p, device: c_int) -> None:
+def _leave(
+    lib: ctypes.CDLL, context: c_void_p, streams: Sequence[c_void_p],
+    events: Sequence[list[c_void_p]], device: c_int,
+) -> None:  # fmt: skip
     if context:
         lib.cuCtxSetCurrent(context)
-        if stream:
+        for event in (e for some in events for e in some):
+            lib.cuEventDestroy_v2(event)
+        for stream in filter(None, streams):
             lib.cuStreamDestroy_v2(stream)
         lib.cuDevicePrimaryCtxRelease_v2(device)
 

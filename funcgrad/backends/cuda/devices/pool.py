@@ -1,8 +1,9 @@
 """A device's memory, kept for the next who asks: the driver's own calls take longer than a kernel.
 
 Blocks have one of eight sizes an octave. A block that is given back goes to the next who wants its
-size, even while what was started still works on it, as all work is in order of one stream. Where
-the driver has no more, what is kept is given back to it first.
+size, even while what was started still works on it, as all work is in order of one stream. A block
+knows the event from which on other streams may write to it. Where the driver has no more, what is
+kept is given back to it first.
 """
 
 from __future__ import annotations
@@ -12,18 +13,22 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from weakref import finalize
 
-from funcgrad.backends.cuda.device import Driver, OutOfDeviceMemory
+from funcgrad.backends.cuda.devices.device import Driver, Event, OutOfDeviceMemory
 
 LEAST = 512
 
 
 class Block:
-    """Memory of a device, given back with its last reference."""
+    """Memory of a device, given back with its last reference.
 
-    def __init__(self, pool: Pool, address: int, size: int):
+    free: when all is done that was started for who had it before; None: when all is done
+    """
+
+    def __init__(self, pool: Pool, address: int, size: int, free: Event | None = None):
         self.pool = pool
         self.address = address
         self.size = size
+        self.free = free
         # Finalizers may run within anything: this one only notes what the next `take` finds.
         finalize(self, pool.returned.append, (address, size)).atexit = False
 
@@ -53,7 +58,7 @@ class Pool:
         self.driver = driver
         self.returned: deque[tuple[int, int]] = deque()
         self.in_use = self.kept = self.peak = 0
-        self._free: dict[int, list[int]] = defaultdict(list)
+        self._free: dict[int, list[tuple[int, Event | None]]] = defaultdict(list)
         self._lock = threading.RLock()
         finalize(self, _end, driver, self.returned, self._free).atexit = False
 
@@ -64,24 +69,26 @@ class Pool:
         """
         size = rounded(nbytes)
         with self._lock:
-            self._collect()
+            if self.returned:
+                with self.driver.inside():
+                    self._collect(self.driver.record())
             if self._free[size]:
-                address = self._free[size].pop()
+                address, free = self._free[size].pop()
                 self.kept -= size
             else:
-                address = self._allocate(size)
+                address, free = self._allocate(size), None
             self.in_use += size
             self.peak = max(self.peak, self.in_use)
-            return Block(self, address, size)
+            return Block(self, address, size, free)
 
     def release(self) -> None:
         """Give what no one holds back to the driver."""
         with self._lock:
             self._collect()
             with self.driver.inside():
-                for addresses in self._free.values():
-                    while addresses:
-                        self.driver.free(addresses.pop())
+                for blocks in self._free.values():
+                    while blocks:
+                        self.driver.free(blocks.pop()[0])
             self.kept = 0
 
     def summary(self) -> dict[str, int]:
@@ -100,17 +107,20 @@ class Pool:
         self.release()
         return self.driver.allocate(size)
 
-    def _collect(self) -> None:
+    def _collect(self, free: Event | None = None) -> None:
         while self.returned:
             address, size = self.returned.popleft()
-            self._free[size].append(address)
+            self._free[size].append((address, free))
             self.in_use -= size
             self.kept += size
 
 
-def _end(driver: Driver, returned: deque[tuple[int, int]], free: dict[int, list[int]]) -> None:
+def _end(
+    driver: Driver, returned: deque[tuple[int, int]],
+    free: dict[int, list[tuple[int, Event | None]]],
+) -> None:  # fmt: skip
     with driver.inside():
-        for address in (*(a for a, _ in returned), *(a for some in free.values() for a in some)):
+        for address, _ in (*returned, *(block for some in free.values() for block in some)):
             driver.free(address)
 
 

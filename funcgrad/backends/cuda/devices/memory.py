@@ -6,14 +6,15 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from funcgrad.backends.cuda.device import CudaError, count, missing
-from funcgrad.backends.cuda.gpu import Gpu, gpu
-from funcgrad.backends.cuda.interchange import CUDA, capsule, imported
-from funcgrad.backends.cuda.pool import Block, Foreign
+from funcgrad.backends.cuda.devices.device import CudaError, Event, count, missing
+from funcgrad.backends.cuda.devices.gpu import Gpu, gpu
+from funcgrad.backends.cuda.devices.interchange import CUDA, capsule, imported
+from funcgrad.backends.cuda.devices.pool import Block, Foreign
 from funcgrad.backends.late import Late
 from funcgrad.core.buffers import Memory, register_memory
 from funcgrad.core.primitive import Primitive
@@ -32,22 +33,27 @@ class DeviceBuffer:
     """Contiguous memory of a device, that knows its shape and dtype.
 
     block: the memory, which another buffer may share to which this one was donated
+    ready: from when on it holds its values; None: when all is done that was started
     """
 
-    def __init__(self, gpu: Gpu, block: Block | Foreign, shape: tuple[int, ...], dtype: np.dtype):
+    def __init__(
+        self, gpu: Gpu, block: Block | Foreign, shape: tuple[int, ...], dtype: np.dtype,
+        ready: Event | None = None,
+    ):  # fmt: skip
         self.gpu = gpu
         self.block = block
         self.shape, self.dtype = shape, dtype
+        self.ready = ready
 
     @classmethod
     def of(cls, gpu: Gpu, value: np.ndarray) -> DeviceBuffer:
-        """A copy of an array of the host.
+        """A copy of an array of the host, made beside what the device does.
 
         Raises OutOfDeviceMemory if there is no room.
         """
-        made = cls(gpu, gpu.take(value.nbytes), value.shape, value.dtype)
-        gpu.driver.put(made.address, np.ascontiguousarray(value))
-        return made
+        block = gpu.take(value.nbytes)
+        gpu.driver.upload(block.address, np.ascontiguousarray(value), block.free)
+        return cls(gpu, block, value.shape, value.dtype)
 
     @property
     def address(self) -> int:
@@ -80,11 +86,33 @@ class DeviceBuffer:
         self.gpu.driver.copy(made.address, self.address, self.nbytes)
         return made
 
+    def copied_to(self, there: Gpu) -> DeviceBuffer:
+        """A copy on another GPU, which doesn't go by way of the host where they reach each other.
+
+        Raises CudaError, which names both, if it can't be made.
+        """
+        here = self.gpu.driver
+        try:
+            here.enter()
+            ready = self.ready or here.record()
+            there.driver.enter()
+            block = there.take(self.nbytes)
+            there.driver.copy_from(
+                block.address, here, self.address, self.nbytes, block.free, ready
+            )
+        except CudaError as error:
+            what = f"{self.dtype.name}[{','.join(map(str, self.shape))}]"
+            raise type(error)(
+                f"device_put: a copy of {what} from cuda:{here.number} to "
+                f"cuda:{there.driver.number}: {error}"
+            ) from None
+        return DeviceBuffer(there, block, self.shape, self.dtype)
+
     def get(self) -> np.ndarray:
         """A copy on the host."""
         found = np.empty(self.shape, self.dtype)
         self.gpu.driver.enter()
-        self.gpu.driver.get(found, self.address)
+        self.gpu.driver.get(found, self.address, self.ready)
         return found
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -126,9 +154,10 @@ class CudaMemory(Memory):
 
     def put(self, value: np.ndarray | DeviceBuffer, device: Device) -> DeviceBuffer:
         there = self.find(device.id)
-        held = value.get() if isinstance(value, DeviceBuffer) else value  # by way of the host
+        if isinstance(value, DeviceBuffer):
+            return deepcopy(value) if value.gpu is there else value.copied_to(there)
         there.driver.enter()
-        return DeviceBuffer.of(there, held)
+        return DeviceBuffer.of(there, value)
 
     def shared(self, value: Any) -> DeviceBuffer:
         _, number = value.__dlpack_device__()
@@ -158,7 +187,7 @@ def devices(process: int = 0) -> tuple[Device, ...]:
     """
     found = tuple(Device(i, process, "cuda") for i in range(count()))
     if found:
-        _register()
+        register()
     return found
 
 
@@ -202,6 +231,7 @@ def device_named(what: str, name: str) -> Device:
     return found[number]
 
 
-def _register() -> None:
+def register() -> None:
+    """Let arrays be on this machine's GPUs."""
     with suppress(ValueError):  # it is there
         register_memory(CudaMemory())

@@ -8,9 +8,9 @@ import pytest
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
-from funcgrad.backends.cuda import interchange, memory
-from funcgrad.backends.cuda.device import CudaError
 from funcgrad.backends.cuda.device_program import CudaBackend
+from funcgrad.backends.cuda.devices import interchange, memory
+from funcgrad.backends.cuda.devices.device import CudaError, Driver
 from funcgrad.core import backend, buffers
 from funcgrad.core.sharding import Device
 from tests.backends.cuda.simulated import numbers, softmax
@@ -44,6 +44,23 @@ def test_results_stay_where_operands_are(there, gpu):
     assert y.device == HERE
     np.testing.assert_allclose(y, softmax(x), rtol=2e-5)
     assert launched.loaded.functions.handles
+
+
+def test_what_a_function_captured_goes_there_once(there, gpu, monkeypatch):
+    sent, upload = [], Driver.upload
+
+    def counted(self, address, array, free):
+        sent.append(array.shape)
+        upload(self, address, array, free)
+
+    monkeypatch.setattr(Driver, "upload", counted)
+    w, x = fnp.asarray(numbers(5, 5)), fg.device_put(numbers(3, 5), HERE)
+    started = on_fake(lambda x, w: softmax(x @ w), there, gpu, numbers(3, 5), w)
+    f = fg.jit(lambda x: softmax(x @ w))
+    for _ in range(3):
+        np.testing.assert_allclose(f(x), softmax(numbers(3, 5) @ w), rtol=2e-5)
+    assert sent == [(3, 5), (5, 5)]
+    assert started
 
 
 def test_devices_by_name():

@@ -6,9 +6,9 @@ from functools import cache, cached_property
 from typing import Protocol
 from weakref import WeakSet
 
-from funcgrad.backends.cuda.device import Driver, OutOfDeviceMemory
+from funcgrad.backends.cuda.devices.device import Driver, OutOfDeviceMemory
+from funcgrad.backends.cuda.devices.pool import Block, Pool
 from funcgrad.backends.cuda.libraries import by_cupy, cublaslt
-from funcgrad.backends.cuda.pool import Block, Pool
 from funcgrad.core.types import ArrayModule
 
 

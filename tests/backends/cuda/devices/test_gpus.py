@@ -7,10 +7,10 @@ import pytest
 
 import funcgrad as fg
 import funcgrad.numpy as fnp
-from funcgrad.backends.cuda import memory
-from funcgrad.backends.cuda.device import CudaError, Driver
 from funcgrad.backends.cuda.device_program import CudaBackend
-from funcgrad.backends.cuda.gpu import Gpu
+from funcgrad.backends.cuda.devices import memory
+from funcgrad.backends.cuda.devices.device import CudaError, Driver, OutOfDeviceMemory
+from funcgrad.backends.cuda.devices.gpu import Gpu
 from funcgrad.core import backend, buffers
 from funcgrad.core.sharding import Device
 from funcgrad.errors import ShardingError
@@ -66,6 +66,55 @@ def test_from_one_to_the_other(gpus):
     z = fnp.from_dlpack(x)
     assert z.device == THERE
     assert z.buffer.address == x.buffer.address
+
+
+@pytest.mark.parametrize(("which", "reach"), [(0, False), (1, True), (2, True)])
+def test_copies_from_one_to_the_other_pass_the_host_by(which, reach, fake, gpus, monkeypatch):
+    x = numbers(9, 50)
+    program = on_fake(lambda x: x * 2, fake, gpus[0], x)
+    fake.fake_peers(reach)
+    fake.fake_lazy(which)
+
+    def doubled(x):
+        gpus[0].driver.enter()
+        return program.on_device([memory.DeviceBuffer.of(gpus[0], x)])[0]
+
+    on_host = memory.DeviceBuffer.get
+    monkeypatch.delattr(memory.DeviceBuffer, "get")
+    found = []
+    for i in range(4):  # memory of both goes from one array to the next
+        y = doubled(x + i)
+        there = memory.CudaMemory(gpus.__getitem__).put(y, THERE)
+        del y
+        doubled(x)
+        found += program.on_device([there])
+        del there
+    assert fake.fake_peer_copies() == 4
+    for i, y in enumerate(found):
+        assert y.gpu is gpus[1]
+        np.testing.assert_array_equal(on_host(y), 4 * (x + i))
+    fake.fake_lazy(0)
+
+
+def test_a_copy_to_the_same_gpu_is_made_there(fake, gpus):
+    x = fg.device_put(numbers(3, 5), HERE)
+    y = memory.CudaMemory(gpus.__getitem__).put(x.buffer, HERE)
+    assert y.address != x.buffer.address
+    np.testing.assert_array_equal(y.get(), x)
+    assert not fake.fake_peer_copies()
+
+
+def test_copies_that_cant_be_made_name_both(fake, gpus):
+    x = fg.device_put(numbers(30, 50), HERE)
+    words = r"device_put: a copy of float32\[30,50\] from cuda:0 to cuda:1: "
+    fake.fake_set(13000, 2, 100)
+    with pytest.raises(OutOfDeviceMemory, match=words + "cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY"):
+        fg.device_put(x, THERE)
+    fake.fake_set(13000, 2, 1 << 30)
+    fake.fake_break(719)
+    with pytest.raises(CudaError, match=words + ".*CUDA_ERROR_LAUNCH_FAILED"):
+        fg.device_put(x, THERE)
+    fake.fake_break(0)
 
 
 def test_what_is_given_back_leaves_the_device_as_it_was(fake, gpus):
