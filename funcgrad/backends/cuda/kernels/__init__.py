@@ -4,7 +4,6 @@
 - `windows`: convolutions, and the gradients of pooling
 - `sorts`: sorts, and the k greatest
 - `scatters`: many scattered updates, row by row
-- `narrow`: casts of floats of 8 bits and integers of 4, bitcasts
 - `gemms`: products that no library takes
 - `tails`: what follows a product, done by its call
 - `attention`: which attentions have kernels, for tensor cores, and what these get

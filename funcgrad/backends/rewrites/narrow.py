@@ -1,26 +1,26 @@
-"""Casts from and to floats of 8 bits and integers of 4, and bitcasts, as steps of a program.
+"""Floats of 8 bits and integers of 4, which loops know as bytes.
 
-Loops know nothing of these dtypes: their kernels have bytes. A float of 8 bits becomes float32 as
-its exponent and mantissa, moved to float32's places, are scaled by a power of two; a float32 is
-rounded to nearest even by integers' sums, what is below the normal numbers by a float's. Each has
-ml_dtypes' bits, signs of NaN aside.
+A cast is one operation of elements (`cast_p`), which fuses with what is near; what only moves
+elements moves bytes. In between arrays have their dtypes: `memory_p` is an array's memory as
+another dtype, and costs nothing. A float of 8 bits becomes float32 as its exponent and mantissa,
+moved to float32's places, are scaled by a power of two; a float32 is rounded to nearest even by
+integers' sums, what is below the normal numbers by a float's. Each has ml_dtypes' bits, signs of
+NaN aside.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from funcgrad import dtypes
-from funcgrad.backends.drafts.drafter import BlockDrafter
-from funcgrad.backends.loops.builder import Builder
-from funcgrad.backends.loops.ir import Axis, Buffer, Index, Kernel
-from funcgrad.backends.loops.scalars import LOOP_DTYPES, Scalars
-from funcgrad.backends.program import CopyStep, KernelStep, Step
-from funcgrad.core.ir import Eqn
+from funcgrad.backends.loops.scalars import LOOP_DTYPES
+from funcgrad.backends.lower.primitives import lowered
+from funcgrad.backends.rewrites.equations import Equations
+from funcgrad.core.aval import ShapedArray
+from funcgrad.core.ir import Atom, Eqn, Literal
 
 BYTE, INT32, FLOAT32 = np.dtype(np.uint8), np.dtype(np.int32), np.dtype(np.float32)
 INTEGERS = (np.dtype(dtypes.int4), np.dtype(dtypes.uint4))
@@ -28,39 +28,81 @@ NARROW = frozenset((*dtypes.FLOAT8, *INTEGERS))
 _INFINITY, _MANTISSA, _BIAS = 0x7F800000, 23, 127
 
 
-def cast(d: BlockDrafter, eqn: Eqn) -> bool:
-    """A `convert_element_type` of which one side is narrow; False for others."""
-    (x,), (y,) = eqn.ins, eqn.outs
-    source, to = x.aval.dtype, y.aval.dtype
+# ---- programs
+
+
+def _cast_abstract(x: ShapedArray, *, source: np.dtype, to: np.dtype) -> ShapedArray:
+    return ShapedArray(x.shape, held(to))
+
+
+def _cast_impl(xp: Any, x: Any, *, source: np.dtype, to: np.dtype) -> Any:
+    return stored(xp, loaded(xp, x, source), to)
+
+
+# From bytes that hold `source`, or to such that hold `to`.
+cast_p = lowered("cast", _cast_abstract, _cast_impl, elementwise=True)
+memory_p = lowered(
+    "memory",
+    lambda x, *, dtype: ShapedArray(x.shape, dtype),
+    lambda xp, x, *, dtype: x.view(dtype),
+)
+
+
+def cast(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom | None:
+    """A `convert_element_type` of which one side is narrow; None for others."""
+    return converted(flat, ins[0], eqn.outs[0].aval.dtype)
+
+
+def converted(flat: Equations, x: Atom, to: np.dtype) -> Atom | None:
+    """x in a dtype, if one of both is narrow and loops know the other.
+
+    >>> from funcgrad.core.ir import Var
+    >>> flat = Equations()
+    >>> x = Var(ShapedArray((2,), dtypes.float8_e5m2))
+    >>> converted(flat, x, np.dtype("f4")).aval, [e.prim.name for e in flat.eqns]
+    (f32[2], ['memory', 'cast'])
+    """
+    source = x.aval.dtype
     if not NARROW & {source, to} or not {source, to} <= NARROW | LOOP_DTYPES:
-        return False
-
-    def formula(xp: Scalars, value: Any) -> Any:
-        return stored(xp, loaded(xp, value, source), to)
-
-    kernel = _kernel("cast", source, to, x.aval.size, formula)
-    tensors = [d.tensor(x), d.tensor(y)]
-    kernel = d.drafter.shared(kernel)
-
-    def make(inner: Any) -> list[Step]:
-        return [KernelStep(kernel, tuple(t.place for t in tensors))]
-
-    d.add(tensors[:1], tensors[1:], make, kernel=kernel, operands=tensors)
-    return True
+        return None
+    return of_bytes(flat, flat.add(cast_p, [bytes_of(flat, x)], source=source, to=to), to)
 
 
-def same_bytes(d: BlockDrafter, eqn: Eqn) -> bool:
-    """A bitcast, which a copy is; False for integers of 4 bits, whose bytes may have other ones."""
-    (x,), (y,) = eqn.ins, eqn.outs
-    if {x.aval.dtype, y.aval.dtype} & set(INTEGERS):
-        return False
-    source, to = d.tensor(x), d.tensor(y)
+def moved(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom | None:
+    """What only moves elements, or chooses some, of narrow ones; None for others."""
+    (out,) = eqn.outs
+    if out.aval.dtype not in NARROW:
+        return None
+    return of_bytes(flat, flat.again(eqn, [bytes_of(flat, x) for x in ins]), out.aval.dtype)
 
-    def make(inner: Any) -> list[Step]:
-        return [CopyStep(source.place, to.place, y.aval.nbytes)]
 
-    d.add([source], [to], make, in_place=[(to, source)])
-    return True
+def reshaped(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom:
+    """A reshape."""
+    x = flat.reshape(bytes_of(flat, ins[0]), eqn.outs[0].aval.shape)
+    return of_bytes(flat, x, eqn.outs[0].aval.dtype)
+
+
+def bytes_of(flat: Equations, x: Atom) -> Atom:
+    """The bytes of an array, if it is narrow."""
+    if x.aval.dtype not in NARROW:
+        return x
+    if type(x) is Literal:
+        return Literal(x.value.view(BYTE), ShapedArray((), BYTE))
+    if x not in flat.bytes:
+        flat.bytes[x] = flat.add(memory_p, [x], dtype=BYTE)
+    return flat.bytes[x]
+
+
+def of_bytes(flat: Equations, x: Atom, dtype: np.dtype) -> Atom:
+    """The array of a dtype, if it is narrow, that bytes are."""
+    if dtype not in NARROW:
+        return x
+    out = flat.add(memory_p, [x], dtype=dtype)
+    flat.bytes[out] = x
+    return out
+
+
+# ---- elements
 
 
 def held(dtype: np.dtype) -> np.dtype:
@@ -163,16 +205,3 @@ def _wide(xp: Any, x: Any, dtype: np.dtype) -> Any:
         inside = xp.maximum(known, low).astype(dtype)
         return xp.where(known >= high, dtype.type(int(info.max)), inside)
     return x.astype(dtype)
-
-
-def _kernel(
-    name: str, source: np.dtype, to: np.dtype, n: int, formula: Callable[[Scalars, Any], Any]
-) -> Kernel:
-    """The kernel of a function of elements."""
-    b = Builder()
-    xp, axis = Scalars(b), b.axis(n)
-    ins, out = Buffer("in0", held(source), n, "in"), Buffer("out0", held(to), n, "out")
-    at = Index(0, ((1, axis),))
-    value = formula(xp, xp.symbol(b.load(ins, at), ins.dtype))
-    b.store(out, at, xp.result(value, out.dtype))
-    return Kernel(name, (ins, out), (Axis(axis, n),), tuple(b.blocks[0].stmts))
