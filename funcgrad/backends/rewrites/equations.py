@@ -68,7 +68,7 @@ class Equations(Writer):
         """x in a dtype."""
         if x.aval.dtype == dtype:
             return x
-        if not LOOP_DTYPES >= {x.aval.dtype, dtype}:
+        if {x.aval.dtype, dtype} - LOOP_DTYPES:
             made = narrow.converted(self, x, dtype)
             if made is not None:
                 return made

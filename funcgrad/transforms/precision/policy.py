@@ -74,11 +74,12 @@ class Policy:
                 f"autocast: products of {E4M3.name} are summed in float32, so accumulate must be "
                 f"float32, got {sums.name}"
             )
-        if not eights and any(action == BFLOAT16 for _, action in listed):
-            raise ArgumentError(
-                f'autocast: rules may say "bfloat16" beside compute={E4M3.name!r} alone, got '
-                f"compute={narrow.name!r}"
-            )
+        for rule in () if eights else listed:
+            if rule[1] == BFLOAT16:
+                raise ArgumentError(
+                    f'autocast: rules may say "bfloat16" beside compute={E4M3.name!r} alone; with '
+                    f"compute={narrow.name!r}, got {rule}"
+                )
         return Policy(dtypes.canonical(BFLOAT16) if eights else narrow, sums, listed, eights)
 
     def check(self, jaxpr: Jaxpr) -> None:

@@ -43,7 +43,7 @@ def test_products_are_float8_forward_and_backward(params, rng):
     for name, got in grads.items():
         want = np.asarray(fg.grad(loss)(params, x, y)[name])
         assert got.dtype == F32
-        assert np.linalg.norm(got - want) < 0.1 * np.linalg.norm(want), name
+        assert np.linalg.norm(got - want) < 0.15 * np.linalg.norm(want), name
 
 
 def test_all_else_is_as_with_bfloat16(params, rng):
@@ -135,7 +135,7 @@ def test_infinities_are_not_made_finite(bad, rng):
     [
         ("float8_e5m2", {}, "compute must be one of bfloat16, .*float8_e4m3fn, got float8_e5m2"),
         ("float8_e4m3fn", {"accumulate": "float64"}, "accumulate must be float32, got float64"),
-        ("bfloat16", {"rules": {"*": "bfloat16"}}, '"bfloat16" beside compute=.* alone, got'),
+        ("bfloat16", {"rules": {"*": "bfloat16"}}, '"bfloat16" beside compute=.* alone; with'),
         ("float8_e4m3fn", {"rules": {"*": "float8"}}, "rules must be pairs of a pattern"),
         ("float8_e4m3fn", {"rules": {"fft": "bfloat16"}}, "'fft' asks for bfloat16, in which none"),
     ],
