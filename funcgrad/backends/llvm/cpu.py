@@ -77,7 +77,6 @@ _running = function("funcgrad.backends.llvm.rewrites.running.running")
 REWRITES: dict[Key, Rewrite] = {
     **machines.REWRITES,
     **machines.COLLECTIVES,
-    **machines.NARROW,
     **dict.fromkeys(("attention", "attention_backward"), _attention),
     conv_general_dilated_p: function("funcgrad.backends.llvm.rewrites.convolution.convolve"),
     csr_matmul_codes_p: function("funcgrad.backends.llvm.rewrites.csr.codes"),
@@ -157,7 +156,6 @@ CPU = Target(
         **dict.fromkeys(("attention", "attention_backward", "attention_joint"), _attend),
         "exchange": function("funcgrad.backends.drafts.steps.exchange"),
         "lane": function("funcgrad.backends.drafts.steps.lane"),
-        **machines.MEMORY,
     },
     frames=function("funcgrad.backends.llvm.rewrites.frames.lines_fill"),
     grouped=_grouped,
