@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
+from funcgrad import dtypes
 from funcgrad.backends.late import function, late
 from funcgrad.backends.lower.primitives import product_p
-from funcgrad.backends.target import Key, Limits, Rewrite, Writer, stay
+from funcgrad.backends.target import Key, Limits, Rewrite, Step, Writer, stay
 from funcgrad.core.ir import Atom, Eqn, Jaxpr
+from funcgrad.ops.base import broadcast_p, transpose_p
 from funcgrad.ops.collective.exchanges import all_to_all_p, ppermute_p
 from funcgrad.ops.collective.reductions import (
     all_gather_p,
@@ -22,8 +26,17 @@ from funcgrad.ops.collective.varying import assume_invariant_p, psum_invariant_p
 from funcgrad.ops.contract import dot_general_p
 from funcgrad.ops.convolution.pooling import select_and_scatter_add_p, window_sum_p
 from funcgrad.ops.csr import csr_matmul_p
-from funcgrad.ops.indexing.windows_at import dynamic_update_slice_p
+from funcgrad.ops.elementwise.convert import (
+    bitcast_convert_type_p,
+    bitcast_regroup_p,
+    convert_element_type_p,
+    copy,
+    select_n_p,
+)
+from funcgrad.ops.indexing.windows_at import dynamic_slice_p, dynamic_update_slice_p
+from funcgrad.ops.shape import reshape_p, rev_p
 from funcgrad.ops.sharding import sharding_constraint_p
+from funcgrad.ops.slicing import concatenate_p, pad_p, slice_p
 from funcgrad.transforms.control.scan import scan_p
 from funcgrad.transforms.control.while_loop import while_p
 
@@ -65,6 +78,39 @@ REWRITES: dict[Key, Rewrite] = {
     window_sum_p: function("funcgrad.backends.rewrites.scatters.window_spread"),
     select_and_scatter_add_p: function("funcgrad.backends.rewrites.scatters.window_scatter"),
 }
+
+
+def _of_bytes(name: str) -> Rewrite:
+    """What `rewrites.narrow` makes of an equation that has narrow numbers."""
+    rewrite = function(f"funcgrad.backends.rewrites.narrow.{name}")
+
+    def written(flat: Any, eqn: Eqn, ins: list[Atom]) -> Atom | None:
+        found = {a.aval.dtype for a in (*ins, *eqn.outs)}
+        return rewrite(flat, eqn, ins) if found & _NARROW else None
+
+    return written
+
+
+def _reshaped(flat: Any, eqn: Eqn, ins: list[Atom]) -> Atom:
+    return _narrow_reshape(flat, eqn, ins) or flat.reshape(ins[0], eqn.outs[0].aval.shape)
+
+
+# Floats of 8 bits and integers of 4 as bytes.
+_NARROW = frozenset((*dtypes.FLOAT8, np.dtype(dtypes.int4), np.dtype(dtypes.uint4)))
+_narrow_reshape = _of_bytes("reshaped")
+NARROW: dict[Key, Rewrite] = {
+    **dict.fromkeys(
+        (broadcast_p, concatenate_p, copy, dynamic_slice_p, dynamic_update_slice_p, pad_p, rev_p,
+         select_n_p, slice_p, transpose_p),
+        _of_bytes("moved"),
+    ),
+    reshape_p: _reshaped,
+    convert_element_type_p: _of_bytes("cast"),
+}  # fmt: skip
+MEMORY: dict[Key, Step] = dict.fromkeys(
+    ("memory", bitcast_convert_type_p, bitcast_regroup_p),
+    function("funcgrad.backends.drafts.steps.same_memory"),
+)
 
 COLLECTIVES: dict[Key, Rewrite] = dict.fromkeys(
     (psum_p, psum_invariant_p, pvary_p, assume_invariant_p, pmax_p, pmin_p, all_gather_p,

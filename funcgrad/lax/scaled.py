@@ -32,6 +32,8 @@ def scaled_dot(
     dimension_numbers: by default those of matrices, or of batches of such
     preferred_element_type: the result's dtype, bfloat16 by default; sums are formed in float32, or
     in a wider one
+    Operands in float8 whose scales are of whole rows are multiplied as they are, and the sums by
+    the scales; others are multiplied by theirs first.
 
     >>> from funcgrad import lax
     >>> x, scale = fnp.ones((1, 4)), fnp.array([[1.0, 10.0]])
@@ -50,16 +52,44 @@ def scaled_dot(
     preferred = dtypes.bfloat16 if preferred_element_type is None else preferred_element_type
     out = dtypes.canonical(preferred)
     sums = np.promote_types(np.float32, out) if out.itemsize >= 4 else np.dtype(np.float32)
-    left = _scaled("lhs", lhs, lhs_scale, numbers[0][0], sums)
-    right = _scaled("rhs", rhs, rhs_scale, numbers[0][1], sums)
+    sides = [
+        (fnp.asarray(x), None if scale is None else _checked(name, x, scale, contracted, sums))
+        for name, x, scale, contracted in zip(
+            ("lhs", "rhs"), (lhs, rhs), (lhs_scale, rhs_scale), numbers[0], strict=True
+        )
+    ]
+    if all(_has_rows(*side, axes) for side, axes in zip(sides, numbers[0], strict=True)):
+        (x, _), (y, _) = sides
+        made = dot_general(x, y, numbers, preferred_element_type=sums)
+        for i, (_, scale) in enumerate(sides):
+            if scale is not None:
+                made = made * _beside(scale, i, numbers, made.ndim)
+        return made.astype(out)
+    left, right = (x.astype(sums) if s is None else _scaled(x.astype(sums), s) for x, s in sides)
     return dot_general(left, right, numbers).astype(out)
 
 
-def _scaled(name: str, x: Any, scale: Any, contracted: Sequence[int], dtype: np.dtype) -> Any:
-    """The operand times the scales of its blocks."""
-    x = fnp.asarray(x, dtype)
-    if scale is None:
-        return x
+def _has_rows(x: Any, scale: Any, contracted: Sequence[int]) -> bool:
+    """Whether an operand is float8, and has no more than a scale for each row."""
+    return x.dtype in dtypes.FLOAT8 and (
+        scale is None or all(scale.shape[i] == 1 for i in contracted)
+    )
+
+
+def _beside(scale: Any, side: int, numbers: Any, ndim: int) -> Any:
+    """Scales of an operand's rows, as a factor of the result."""
+    contracted, batch = numbers[0][side], numbers[1][side]
+    free = [i for i in range(scale.ndim) if i not in (*contracted, *batch)]
+    scale = fnp.transpose(scale, (*batch, *free, *contracted))
+    sizes, rest = scale.shape[: len(batch)], scale.shape[len(batch) : len(batch) + len(free)]
+    ones = (1,) * (ndim - len(sizes) - len(rest))
+    return scale.reshape((*sizes, *ones, *rest) if side else (*sizes, *rest, *ones))
+
+
+def _checked(
+    name: str, x: Any, scale: Any, contracted: Sequence[int], dtype: np.dtype
+) -> Any:  # fmt: skip
+    """Scales, whose shape fits an operand."""
     scale = fnp.asarray(scale, dtype)
     fits = scale.ndim == x.ndim and all(
         n == m if i not in contracted else m and n % m == 0
@@ -70,6 +100,11 @@ def _scaled(name: str, x: Any, scale: Any, contracted: Sequence[int], dtype: np.
             f"scaled_dot: {name}_scale must have the shape of {name} {aval_of(x)}, but sizes that "
             f"divide those of contracted axes {tuple(contracted)}; got {aval_of(scale)}"
         )
+    return scale
+
+
+def _scaled(x: Any, scale: Any) -> Any:
+    """An operand times the scales of its blocks."""
     blocks = [k for n, m in zip(x.shape, scale.shape, strict=True) for k in (m, n // max(m, 1))]
     each = [k for m in scale.shape for k in (m, 1)]
     return (x.reshape(blocks) * scale.reshape(each)).reshape(x.shape)

@@ -1,27 +1,21 @@
-"""Products in float8, with scales that follow what is multiplied: for training.
-
-Operands become e4m3 (3 bits of mantissa), cotangents, whose sizes differ more, e5m2. Each is first
-divided by its largest element over the format's largest number, of the whole array or of each row;
-nothing is remembered from step to step. (Micikevicius et al., "FP8 Formats for Deep Learning",
-2022.)
-"""
+"""Products in float8 for training, with a scale for each operand (`transforms.precision.float8`),
+or for each of its rows."""
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 import funcgrad.numpy as fnp
-from funcgrad import dtypes
 from funcgrad.core.trace import aval_of
+from funcgrad.dtypes import canonical
 from funcgrad.errors import ArgumentError, DTypeError, ShapeError
-from funcgrad.nn.scaled import E4M3, Side, scaled_matmul
+from funcgrad.nn.scaled import Side, scaled_matmul
 from funcgrad.ops.contract import canonical_numbers
 from funcgrad.transforms.derivatives.custom import custom_vjp
+from funcgrad.transforms.precision.float8 import E4M3, E5M2, float8_dot, quantized
 
-E5M2 = np.dtype(dtypes.float8_e5m2)
 SCALINGS = ("tensor", "row")
 _FLOATS = ("float32", "bfloat16", "float16")
 
@@ -68,64 +62,38 @@ def fp8_dot(
             f"fp8_dot: contracting and batch axes of lhs {aval_of(lhs)} and rhs {aval_of(rhs)} "
             f"must have the same sizes, got {dimension_numbers}"
         )
-    out = _product(scaling, left.matrices(lhs), right.matrices(rhs))
     dtype = lhs.dtype if preferred_element_type is None else preferred_element_type
+    if scaling == "tensor":
+        return float8_dot(lhs, rhs, numbers, canonical(dtype))
+    out = _product(left.matrices(lhs), right.matrices(rhs))
     return out.astype(dtype).reshape(*left.batch_shape, *left.free_shape, *right.free_shape)
 
 
-class _Narrow(NamedTuple):
-    """Matrices (batch, row, contracted) in float8, and the scale of each row."""
-
-    values: Any
-    scales: Any
-
-
-def quantize_fp8(x: Any, dtype: Any, scaling: str) -> tuple[Any, Any]:
-    """x (…, row, element) in a float8 dtype, and scales (…, row, 1) in float32: x ≈ values·scales.
-
-    >>> values, scales = quantize_fp8(fnp.array([[1.0, -2.0]]), E4M3, "tensor")
-    >>> print(values, scales * 448)
-    [[224 -448]] [[2.]]
-    """
-    x, top = x.astype(np.float32), np.float32(dtypes.finfo(dtype).max)
-    axes = -1 if scaling == "row" else None
-    scales = fnp.max(fnp.abs(x), axis=axes, keepdims=True, initial=0) / top
-    scales = fnp.where(scales == 0, 1, scales)
-    values = fnp.clip(x / scales, -top, top).astype(dtype)
-    return values, fnp.broadcast_to(scales, (*x.shape[:-1], 1))
+def _multiplied(x: Any, x_dtype: np.dtype, y: Any) -> Any:
+    """(B, M, K) times (B, N, K), in float32, a scale for each row of either."""
+    a, b = quantized(x, x_dtype, -1), quantized(y, E4M3, -1)
+    return scaled_matmul(a.values, b.values, a.scale, b.scale)
 
 
-def _quantized(x: Any, dtype: np.dtype, scaling: str) -> _Narrow:
-    return _Narrow(*quantize_fp8(x, dtype, scaling))
-
-
-def _multiplied(x: _Narrow, y: _Narrow) -> Any:
-    """(B, M, K) times (B, N, K), in float32."""
-    return scaled_matmul(x.values, y.values, x.scales, y.scales)
-
-
-@partial(custom_vjp, nondiff_argnums=(0,))
-def _product(scaling: str, x: Any, y: Any) -> Any:
+@custom_vjp
+def _product(x: Any, y: Any) -> Any:
     if not x.size or not y.size:
         return fnp.zeros((x.shape[0], x.shape[1], y.shape[1]), np.float32)
-    return _multiplied(_quantized(x, E4M3, scaling), _quantized(y, E4M3, scaling))
+    return _multiplied(x, E4M3, y)
 
 
-def _forward(scaling: str, x: Any, y: Any) -> tuple[Any, Any]:
-    return _product(scaling, x, y), (x, y)
+def _forward(x: Any, y: Any) -> tuple[Any, Any]:
+    return _product(x, y), (x, y)
 
 
-def _backward(scaling: str, kept: Any, ct: Any) -> tuple[Any, Any]:
+def _backward(kept: Any, ct: Any) -> tuple[Any, Any]:
     x, y = kept
-
-    def of(ct: Any, other: Any, like: Any) -> Any:
-        # Other axes are contracted now: rows are quantized anew, from what they were.
-        other = _quantized(other.swapaxes(1, 2), E4M3, scaling)
-        return _multiplied(_quantized(ct, E5M2, scaling), other).astype(like.dtype)
-
     if not ct.size or not x.size:
         return fnp.zeros_like(x), fnp.zeros_like(y)
-    return of(ct, y, x), of(ct.swapaxes(1, 2), x, y)
+    # Other axes are contracted now: rows are quantized anew, from what they were.
+    to_x = _multiplied(ct, E5M2, y.swapaxes(1, 2))
+    to_y = _multiplied(ct.swapaxes(1, 2), E5M2, x.swapaxes(1, 2))
+    return to_x.astype(x.dtype), to_y.astype(y.dtype)
 
 
 _product.defvjp(_forward, _backward)

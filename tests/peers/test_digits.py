@@ -110,7 +110,8 @@ def table(digits, seed):
     params = trained(base, start, digits, 30, seed)
     examples = [(digits.x[i : i + 256],) for i in range(0, 1024, 256)]
     found = {"float32": accuracy(mlp, params, digits)}
-    for name, compute in (("bf16", "bfloat16"), ("fp16, scaled", "float16")):
+    narrower = ("bf16", "bfloat16"), ("fp16, scaled", "float16"), ("fp8", "float8_e4m3fn")
+    for name, compute in narrower:
         step = scaled_step if compute == "float16" else None
         narrow = trained(fg.autocast(base, compute), start, digits, 30, seed, step=step)
         found[name] = accuracy(fg.autocast(mlp, compute), narrow, digits)
@@ -139,8 +140,8 @@ def test_a_perceptron_with_fewer_bits(digits):
     whole = mean["float32"]
     assert whole > 96.5
     most = {
-        "bf16": 0.3, "fp16, scaled": 0.3, "int8 dynamic": 0.3, "int8 static": 0.3, "NF4": 0.5,
-        "int4": 1.0, "2:4, tuned": 0.3,
+        "bf16": 0.3, "fp16, scaled": 0.3, "fp8": 0.3, "int8 dynamic": 0.3, "int8 static": 0.3,
+        "NF4": 0.5, "int4": 1.0, "2:4, tuned": 0.3,
     }  # fmt: skip
     for name, points in most.items():
         assert mean[name] >= whole - points, (name, mean)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from funcgrad.backends.cuda.kernels.gemms import with_kernels
-from funcgrad.backends.cuda.libraries.products import Operand, Product, products
+from funcgrad.backends.cuda.libraries.products import EIGHTS, Operand, Product, products
 from funcgrad.backends.cuda.machine import CUDA
 from funcgrad.backends.cuda.modules import Launch, kernels
 from funcgrad.backends.cuda.nvptx import ptx
@@ -23,6 +23,7 @@ from funcgrad.backends.plain import Planned
 from funcgrad.backends.plain.interpret import Machine, run
 from funcgrad.backends.plan import plan
 from funcgrad.backends.program import GemmStep, KernelStep, Program
+from funcgrad.backends.rewrites.narrow import BYTE
 from funcgrad.core.ir import Jaxpr
 from funcgrad.transforms.passes.simplify import simplify
 
@@ -58,7 +59,10 @@ class Simulated(Machine):
 
         def matrices(x: Operand, rows: int, columns: int) -> np.ndarray:
             shape = (columns, rows) if x.turned else (rows, columns)
-            found = self.strided(x.ref, x.dtype, (p.count, *shape), (x.batch, 1, x.leading))
+            # NumPy's strided views know no floats of 8 bits.
+            kind = BYTE if x.dtype in EIGHTS else x.dtype
+            found = self.strided(x.ref, kind, (p.count, *shape), (x.batch, 1, x.leading))
+            found = found.view(x.dtype)
             return found.swapaxes(1, 2) if x.turned else found
 
         first = matrices(p.first, p.m, p.k).astype(p.compute)

@@ -13,6 +13,7 @@ from funcgrad.backends.late import Late, function
 from funcgrad.backends.target import Splits, Target, Writer
 from funcgrad.core.ir import Eqn
 from funcgrad.core.record import replace
+from funcgrad.ops.contract import dot_general_p
 from funcgrad.ops.convolution.conv import conv_general_dilated_p
 from funcgrad.ops.convolution.pooling import (
     select_and_gather_add_p,
@@ -20,11 +21,6 @@ from funcgrad.ops.convolution.pooling import (
 )
 from funcgrad.ops.csr import csr_matmul_p
 from funcgrad.ops.cumulative import cumlogsumexp_p, cummax_p, cummin_p, cumprod_p, cumsum_p
-from funcgrad.ops.elementwise.convert import (
-    bitcast_convert_type_p,
-    bitcast_regroup_p,
-    convert_element_type_p,
-)
 from funcgrad.ops.indexing.gather import scatter_add_p
 from funcgrad.ops.indexing.scatter import scatter_max_p, scatter_min_p, scatter_mul_p, scatter_p
 from funcgrad.ops.linalg.triangular import cholesky_p, lu_p, triangular_solve_p
@@ -67,7 +63,7 @@ _running = Writer(function("funcgrad.backends.cuda.kernels.running.write"))
 _ordered = function("funcgrad.backends.cuda.kernels.scatters.rewrite")
 _rows = function("funcgrad.backends.llvm.kernels.rows.rows")
 _windows, _sorts = "funcgrad.backends.cuda.kernels.windows", "funcgrad.backends.cuda.kernels.sorts"
-_narrow = "funcgrad.backends.drafts.narrow"
+_eights = "funcgrad.backends.cuda.libraries.eights"
 _small = "funcgrad.backends.llvm.kernels.eliminations"
 _ATTENTION = ("attention", "attention_backward")
 
@@ -81,9 +77,11 @@ CUDA = Target(
         **machines.COLLECTIVES,
         **dict.fromkeys(_ATTENTION, function("funcgrad.backends.cuda.kernels.attention.rewrite")),
         **dict.fromkeys((scatter_p, scatter_add_p, scatter_mul_p), _ordered),
+        **machines.NARROW,
+        dot_general_p: function(f"{_eights}.dot"),
     },
     reduction=machines.reduction,
-    passes=(machines.turned,),
+    passes=(machines.turned, function(f"{_eights}.scaled")),
     grouped=function("funcgrad.backends.cuda.kernels.tails.joined"),
     writers={
         **machines.WRITERS,
@@ -107,10 +105,8 @@ CUDA = Target(
         "product": function("funcgrad.backends.drafts.steps.product"),
         "exchange": function("funcgrad.backends.drafts.steps.exchange"),
         "lane": function("funcgrad.backends.drafts.steps.lane"),
-        convert_element_type_p: function(f"{_narrow}.cast"),
-        **dict.fromkeys(
-            (bitcast_convert_type_p, bitcast_regroup_p), function(f"{_narrow}.same_bytes")
-        ),
+        "eights": function(f"{_eights}.draft"),
+        **machines.MEMORY,
         **dict.fromkeys(_ATTENTION, function("funcgrad.backends.cuda.kernels.attention.draft")),
     },
 )

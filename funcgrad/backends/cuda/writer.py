@@ -54,7 +54,7 @@ class Writer:
         self.kernel = kernel
         self.aligned = aligned
         self.name = name
-        self.module = Definitions()
+        self.module = Definitions(scalar=True)
         self.f = Function(self.module)
         self.env: dict[Value, str] = {}
         self.bases: dict[Buffer, tuple[str, str]] = {

@@ -15,6 +15,7 @@ from funcgrad.backends.loops.builder import strides_of
 from funcgrad.backends.loops.scalars import LOOP_DTYPES
 from funcgrad.backends.program import (
     AttentionStep,
+    CopyStep,
     ExchangeStep,
     GemmStep,
     LaneStep,
@@ -22,6 +23,7 @@ from funcgrad.backends.program import (
     Step,
     Strided,
 )
+from funcgrad.backends.rewrites.narrow import INTEGERS, memory_p
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Eqn, Var
 from funcgrad.core.record import replace
@@ -183,4 +185,23 @@ def lane(d: BlockDrafter, eqn: Eqn) -> bool:
     to = d.tensor(eqn.outs[0])
     comm = d.drafter.comm(eqn.params["axis_name"], eqn.params["size"])
     d.add([], [to], lambda inner: [LaneStep(comm, to.place)])
+    return True
+
+
+def same_memory(d: BlockDrafter, eqn: Eqn) -> bool:
+    """An array that is the memory of another one; False for a bitcast of integers of 4 bits, whose
+    bytes may have other ones."""
+    (x,), (y,) = eqn.ins, eqn.outs
+    if eqn.prim is not memory_p and {x.aval.dtype, y.aval.dtype} & set(INTEGERS):
+        return False
+    source = d.tensor(x)
+    if y not in d.places:
+        d.tensors[y] = source
+        return True
+    to = d.tensor(y)
+
+    def make(inner: Any) -> list[Step]:
+        return [CopyStep(source.place, to.place, y.aval.nbytes)]
+
+    d.add([source], [to], make, in_place=[(to, source)])
     return True

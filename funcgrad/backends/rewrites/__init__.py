@@ -21,6 +21,10 @@ Scans:
 
 - `scans`: products out of scans: a large one in place of one each turn
 
+Floats of 8 bits, integers of 4:
+
+- `narrow`: their casts, and what moves them, on bytes
+
 Complex numbers, as pairs of real ones:
 
 - `complex_pairs`: programs

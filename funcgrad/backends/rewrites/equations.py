@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from funcgrad.backends.late import Late
 from funcgrad.backends.loops.scalars import LOOP_DTYPES
 from funcgrad.backends.target import ANY, Target
 from funcgrad.core.aval import ShapedArray
@@ -15,6 +16,8 @@ from funcgrad.core.rewriting import Writer
 from funcgrad.ops.base import broadcast_p, transpose_p
 from funcgrad.ops.elementwise.convert import convert_element_type_p
 from funcgrad.ops.shape import reshape_p
+
+narrow = Late("funcgrad.backends.rewrites.narrow")
 
 
 class Equations(Writer):
@@ -37,6 +40,8 @@ class Equations(Writer):
         self.zeros: set[Var] = set()
         # What each reshape is a reshape of.
         self.reshaped: dict[Atom, Atom] = {}
+        # The bytes of narrow arrays.
+        self.bytes: dict[Atom, Atom] = {}
         # What several products read.
         self.shared: set[Atom] = set()
         # Operands of convolutions with zeros around them.
@@ -63,6 +68,10 @@ class Equations(Writer):
         """x in a dtype."""
         if x.aval.dtype == dtype:
             return x
+        if {x.aval.dtype, dtype} - LOOP_DTYPES:
+            made = narrow.converted(self, x, dtype)
+            if made is not None:
+                return made
         aval = ShapedArray(x.aval.shape, dtype)
         return self.add(convert_element_type_p, [x], aval, new_dtype=dtype)
 

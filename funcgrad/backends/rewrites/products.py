@@ -28,7 +28,8 @@ from funcgrad.ops.elementwise.arithmetic import mul
 from funcgrad.ops.elementwise.compare import bitwise_and
 from funcgrad.ops.reduce import or_p
 
-GEMM_DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
+FLOAT32 = np.dtype(np.float32)
+GEMM_DTYPES = (FLOAT32, np.dtype(np.float64))
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 MOST_INT8 = (1 << 17) - 1
 
@@ -67,6 +68,8 @@ def dot(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom | None:
     >>> flat.eqns[0].prim is product_p
     True
     """
+    # Floats of 8 bits are multiplied as float32.
+    ins = [flat.convert(x, FLOAT32) if x.aval.dtype in dtypes.FLOAT8 else x for x in ins]
     lhs, rhs = ins
     out = eqn.outs[0].aval
     if any(a.aval.dtype not in LOOP_DTYPES for a in (lhs, rhs)) or out.dtype not in LOOP_DTYPES:

@@ -40,7 +40,9 @@ def autocast(
     """`fun` in mixed precision: float32 as before where it matters, products in a narrow dtype.
 
     Matrix products, convolutions and attention take factors in `compute` ("bfloat16" or "float16")
-    and give results in it; their sums are formed in `accumulate`, float32 or float64. Exponentials,
+    and give results in it; their sums are formed in `accumulate`, float32 or float64. With
+    "float8_e4m3fn" all is as with bfloat16, but matrix products are of float8, cotangents in
+    float8_e5m2, each operand with a scale by its largest element. Exponentials,
     logarithms, powers, roots, special functions, sums (so norms, softmax and losses, too), linear
     algebra and FFTs are computed in float32. All else takes what it is given: narrow values give
     narrow results, narrow and float32 ones together float32.
@@ -50,11 +52,11 @@ def autocast(
     parameters and their gradients are float32. A weight that is used several times, or in each turn
     of a loop, is cast once in a compiled program, and its cotangents are summed in float32.
 
-    rules: from patterns to "compute", "float32" or "keep" (as its operands come), a dictionary or
-    pairs, of which the first that matches holds. A pattern is the name of an op, as printed in
-    programs, the path of a `named_scope`, or the key path of a leaf of the first argument
-    ("blocks.0.up"; for the products with it), with wildcards (`*`).
-    Raises ArgumentError where a rule matches nothing.
+    rules: from patterns to "compute", "float32" or "keep" (as its operands come), beside float8 to
+    "bfloat16", too; a dictionary or pairs, of which the first that matches holds. A pattern is the
+    name of an op, as printed in programs, the path of a `named_scope`, or the key path of a leaf of
+    the first argument ("blocks.0.up"; for the products with it), with wildcards (`*`).
+    Raises ArgumentError where a rule matches nothing, DTypeError for another dtype.
 
     >>> layer = lambda w, x: fnp.tanh(x @ w)
     >>> fg.make_jaxpr(fg.autocast(layer))(fnp.ones((3, 2)), fnp.ones(3))

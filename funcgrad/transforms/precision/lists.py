@@ -20,7 +20,7 @@ from funcgrad.ops.sharding import sharding_constraint_p
 from funcgrad.transforms import grouped
 from funcgrad.transforms.attention import attention
 
-COMPUTE, FLOAT32, KEEP = "compute", "float32", "keep"
+COMPUTE, FLOAT32, KEEP, BFLOAT16 = "compute", "float32", "keep", "bfloat16"
 
 
 class Product(NamedTuple):

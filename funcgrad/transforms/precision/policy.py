@@ -18,8 +18,11 @@ from funcgrad.core.ir import Eqn, Jaxpr, Literal, sub_jaxprs
 from funcgrad.core.trace import aval_of
 from funcgrad.core.types import DTypeLike, Rewritten, Value
 from funcgrad.errors import ArgumentError, DTypeError
+from funcgrad.ops.contract import dot_general_p
 from funcgrad.ops.elementwise.convert import convert_element_type, convert_element_type_p
+from funcgrad.transforms.precision.float8 import E4M3, float8_dot
 from funcgrad.transforms.precision.lists import (
+    BFLOAT16,
     COMPUTE,
     FLOAT32,
     KEEP,
@@ -30,18 +33,24 @@ from funcgrad.transforms.precision.lists import (
 
 Rules = Mapping[str, str] | Sequence[tuple[str, str]]
 WIDE = np.dtype(np.float32)
-_COMPUTE = ("bfloat16", "float16", "float32")
+_COMPUTE = ("bfloat16", "float16", "float32", E4M3.name)
 _ACCUMULATE = ("float32", "float64")
-_ACTIONS = (COMPUTE, FLOAT32, KEEP)
+_ACTIONS = (COMPUTE, FLOAT32, KEEP, BFLOAT16)
+_NARROW = (COMPUTE, BFLOAT16)
 
 
 @dataclass(frozen=True)
 class Policy:
-    """What takes the place of an equation in mixed precision; see `autocast`."""
+    """What takes the place of an equation in mixed precision; see `autocast`.
+
+    compute: the narrow dtype, bfloat16 beside products in float8
+    eights: whether matrix products are in float8
+    """
 
     compute: np.dtype
     accumulate: np.dtype = WIDE
     rules: tuple[tuple[str, str], ...] = ()
+    eights: bool = False
 
     @staticmethod
     def of(compute: DTypeLike, accumulate: DTypeLike, rules: Rules | None) -> Policy:
@@ -59,7 +68,19 @@ class Policy:
                 raise DTypeError(
                     f"autocast: {name} must be one of {', '.join(known)}, got {dtype.name}"
                 )
-        return Policy(narrow, sums, _checked(rules))
+        eights, listed = narrow == E4M3, _checked(rules)
+        if eights and sums != WIDE:
+            raise DTypeError(
+                f"autocast: products of {E4M3.name} are summed in float32, so accumulate must be "
+                f"float32, got {sums.name}"
+            )
+        for rule in () if eights else listed:
+            if rule[1] == BFLOAT16:
+                raise ArgumentError(
+                    f'autocast: rules may say "bfloat16" beside compute={E4M3.name!r} alone; with '
+                    f"compute={narrow.name!r}, got {rule}"
+                )
+        return Policy(dtypes.canonical(BFLOAT16) if eights else narrow, sums, listed, eights)
 
     def check(self, jaxpr: Jaxpr) -> None:
         """Raise where a rule matches no operation of a program, or asks for what can't be."""
@@ -75,7 +96,7 @@ class Policy:
                     f"autocast: the rule {pattern!r} matches nothing; the function has the ops "
                     f"{', '.join(ops)} and the scopes {', '.join(scopes) or '(none)'}"
                 )
-            if action == COMPUTE and not any(may_be_narrow(e.prim) for e in matched):
+            if action in _NARROW and not any(may_be_narrow(e.prim) for e in matched):
                 raise ArgumentError(
                     f"autocast: the rule {pattern!r} asks for {self.compute}, in which none of "
                     f"what it matches can be computed: {', '.join({names(e)[0] for e in matched})}"
@@ -85,7 +106,7 @@ class Policy:
         """What to do with an operation: what the first rule that matches says, else the lists."""
         for pattern, action in self.rules:
             if matches(pattern, eqn):
-                return action if action != COMPUTE or may_be_narrow(eqn.prim) else FLOAT32
+                return action if action not in _NARROW or may_be_narrow(eqn.prim) else FLOAT32
         return usual(eqn.prim)
 
     def __call__(self, eqn: Eqn, values: list) -> Rewritten | None:
@@ -98,7 +119,9 @@ class Policy:
         action = self.action(eqn)
         if action == FLOAT32:
             return None
-        if action == COMPUTE and eqn.prim in PRODUCTS:
+        if action in _NARROW and eqn.prim in PRODUCTS:
+            if self.eights and action == COMPUTE and eqn.prim is dot_general_p:
+                return self._product_of_eights(eqn, values)
             return self._product(eqn, values)
         if action == KEEP and not self._comes_narrow(eqn, values):
             return None
@@ -123,6 +146,11 @@ class Policy:
             params = {**eqn.params, dtype: self.accumulate}
             return self._narrow(eqn.prim.bind(*low, **params))
         return eqn.prim.bind(*low, **eqn.params)
+
+    def _product_of_eights(self, eqn: Eqn, values: list) -> Rewritten:
+        """A matrix product in float8, whose result is narrow where nothing else is asked for."""
+        dtype = eqn.params["preferred_element_type"] or self.compute
+        return float8_dot(*values, eqn.params["dimension_numbers"], dtype)
 
     def _comes_narrow(self, eqn: Eqn, values: list) -> bool:
         """Whether float32 operands have become narrow, all but numbers, which are of any dtype."""
@@ -190,6 +218,6 @@ def _checked(rules: Rules | None) -> tuple[tuple[str, str], ...]:
         if not isinstance(pair[0], str) or pair[1] not in _ACTIONS:
             raise ArgumentError(
                 "autocast: rules must be pairs of a pattern (the name of an op, or the path of a "
-                f'named_scope) and "compute", "float32" or "keep", got {rule!r}'
+                f'named_scope) and "compute", "float32", "keep" or "bfloat16", got {rule!r}'
             )
     return tuple((pattern, action) for pattern, action in listed)

@@ -13,35 +13,35 @@ from tests.op_samples import ROWS
 needs_ptxas = pytest.mark.skipif(
     not nvptx.has_ptxas(), reason="no ptxas on PATH (CUDA's assembler)"
 )
-# The most registers a thread that each may take: more leave fewer threads to hide latency.
-TABLE = [
-    (lambda x: x * 2 + 1, 32),
-    (fnp.tanh, 64),
-    (fnp.sin, 64),
-    (lambda x: fnp.remainder(x, 0.3), 48),
-    (lambda x: x.sum(0), 40),
-    (lambda x: x.T + 1, 40),
-    (lambda x: fnp.argmax(x, 1), 40),
-    (softmax, 40),
-    (layer_norm, 48),
-    (fg.grad(lambda x: (softmax(x) ** 2).sum()), 48),
-]  # fmt: skip
-NAMES = ["add", "tanh", "sin", "remainder", "columns", "transpose", "argmax", "softmax",
-         "layer norm", "gradient of softmax"]  # fmt: skip
+# The most registers a thread may take, as more leave fewer threads to hide latency, and the most
+# bytes of shared memory a block may: rows are held there, each of which is read once.
+ROW = 1500 * 4 + 32
+TABLE = {
+    "add": (lambda x: x * 2 + 1, 32, 0),
+    "tanh": (fnp.tanh, 64, 0),
+    "sin": (fnp.sin, 64, 0),
+    "remainder": (lambda x: fnp.remainder(x, 0.3), 48, 0),
+    "columns": (lambda x: x.sum(0), 40, 0),
+    "transpose": (lambda x: x.T + 1, 40, 0),
+    "cast to float8": (lambda x: x.astype("float8_e4m3fn"), 32, 0),
+    "argmax": (lambda x: fnp.argmax(x, 1), 40, 32),
+    "softmax": (softmax, 40, ROW),
+    "layer norm": (layer_norm, 48, 32),
+    "gradient of softmax": (fg.grad(lambda x: (softmax(x) ** 2).sum()), 48, ROW),
+}
 
 
 @needs_ptxas
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
 def test_standard_kernels_assemble(arch):
-    for name, (f, most) in zip(NAMES, TABLE, strict=True):
+    for name, (f, registers, shared) in TABLE.items():
         program = planned(f, numbers(64, 1500))
         found = nvptx.assembled(nvptx.ptx(program.kernels.device_text, arch), arch)
         assert set(found) == {launch.name for launch in program.kernels.launches}
         for use in found.values():
-            # Digits of 2/π for huge angles are looked up in memory of the thread.
-            assert use.spills == 0, (name, use)
-            assert use.stack <= 192 * (name == "sin"), (name, use)
-            assert use.registers <= most, (name, use)
+            assert use.spills == use.stack == 0, (name, use)
+            assert use.registers <= registers, (name, use)
+            assert use.shared <= shared, (name, use)
 
 
 @needs_ptxas

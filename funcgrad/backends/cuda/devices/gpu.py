@@ -9,7 +9,11 @@ from weakref import WeakSet
 from funcgrad.backends.cuda.devices.device import Driver, OutOfDeviceMemory
 from funcgrad.backends.cuda.devices.pool import Block, Pool
 from funcgrad.backends.cuda.libraries import by_cupy, cublaslt
+from funcgrad.backends.cuda.libraries.products import EIGHTS, products
+from funcgrad.backends.program import GemmStep
 from funcgrad.core.types import ArrayModule
+
+_EIGHTS_FROM = 89  # the architecture
 
 
 class Holder(Protocol):
@@ -39,6 +43,13 @@ class Gpu:
         """The library of products, loaded when it is first wanted."""
         self.driver.enter()
         return cublaslt.Lt(self.blas)
+
+    def calls(self, s: GemmStep) -> bool:
+        """Whether the library computes a product here; else a kernel does. It has those of 8 bits
+        from sm_89 on."""
+        if self.blas is None or (s.dtype in EIGHTS and int(self.driver.arch[3:]) < _EIGHTS_FROM):
+            return False
+        return bool(products(s))
 
     def take(self, nbytes: int) -> Block:
         """Memory of the device.

@@ -32,7 +32,7 @@ class Tiles:
         self.kernel, self.step, self.name = kernel, kernel.step, name
         self.kind = "bf16" if self.step.dtype == BFLOAT16 else "f16"
         self.numbers = {b.name: i for i, b in enumerate(kernel.params)}
-        self.module = Definitions()
+        self.module = Definitions(scalar=True)
         self.f = Function(self.module)
         self.globals: list[str] = []
 

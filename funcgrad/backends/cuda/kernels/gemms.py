@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from funcgrad.backends.cuda.kernels import attention
-from funcgrad.backends.drafts import narrow
 from funcgrad.backends.loops.builder import ZERO, Builder, add_indices, scale_index
 from funcgrad.backends.loops.ir import Axis, Buffer, Const, Index, Kernel, Operand
 from funcgrad.backends.loops.scalars import FLOAT32, HALVES, Scalars
@@ -30,6 +29,7 @@ from funcgrad.backends.program import (
     Tail,
     WhileStep,
 )
+from funcgrad.backends.rewrites import narrow
 from funcgrad.core.record import replace
 
 Steps = tuple[Step, ...]

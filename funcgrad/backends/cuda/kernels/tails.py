@@ -1,4 +1,4 @@
-"""What follows a product, done by the product itself: a scale, a bias, an activation, rounding.
+"""What follows a product, done by the product itself: a bias, an activation, rounding.
 
 Where one kernel alone reads a product's sums, element by element, and computes no more than a
 `Tail` says, the sums have no memory of their own: cuBLASLt's epilogues do it (so do the kernels
@@ -42,7 +42,6 @@ class _Found(Record):
     """A tail as parameters of the kernel that it was: their numbers."""
 
     out: int
-    scales: tuple[int, ...]
     bias: int | None
     activation: str
 
@@ -80,8 +79,6 @@ def _found(product: Draft, draft: Draft) -> _Found | None:
     out, eight = kernel.params[found.out].dtype, step.dtype in EIGHTS
     if out not in _RESULTS.get(step.dtype, ()) or step.axes is not None or step.frame is not None:
         return None
-    if len(found.scales) > 2 * eight:
-        return None
     bias = None if found.bias is None else kernel.params[found.bias]
     row = step.n if step.c_strides[1] == 1 else step.m if step.c_strides[0] == 1 else 0
     if bias is not None and (bias.size != row or bias.dtype != out or (eight and out == FLOAT32)):
@@ -94,7 +91,7 @@ def _whole(product: Draft, draft: Draft, found: _Found) -> Draft:
     step, (out,) = product.product, draft.writes
     assert step is not None
     dtype = draft.kernel.params[found.out].dtype  # type: ignore[union-attr]
-    scales = [draft.operands[i] for i in found.scales]
+    scales = product.operands[3:]
     bias = None if found.bias is None else draft.operands[found.bias]
 
     def make(inner: list[tuple[Step, ...]]) -> list[Step]:
@@ -104,7 +101,7 @@ def _whole(product: Draft, draft: Draft, found: _Found) -> Draft:
         tail = Tail(tuple(s.place for s in scales), added, found.activation)
         return [replace(step, a=a, b=b, c=out.place, out=dtype, tail=tail)]
 
-    reads = [*product.reads, *scales, *([] if bias is None else [bias])]
+    reads = [*product.reads, *([] if bias is None else [bias])]
     whole = replace(step, out=dtype, tail=Tail((), None, found.activation))
     return Draft(reads, [out], make, product=whole)
 
@@ -129,20 +126,13 @@ def match(kernel: Kernel, sums: int) -> _Found | None:
         return None
     activation, rest = _activation(store.value, made)
     bias, rest = _bias(rest, made, store)
-    scales = []
-    while (pair := _two("multiply", rest, made)) is not None:
-        scale = next((x for x in pair if _is_number(made.get(x))), None)
-        if scale is None:
-            return None
-        scales.append(number[made[scale].buffer])  # type: ignore[union-attr]
-        rest = _plain(pair[pair[0] is scale], made)
     load = made.get(rest)
     if not isinstance(load, Load) or number[load.buffer] != sums:
         return None
     if _terms(load) != _terms(store):
         return None
     place = None if bias is None else number[bias.buffer]
-    return _Found(number[store.buffer], tuple(scales), place, activation)
+    return _Found(number[store.buffer], place, activation)
 
 
 def _in_order(kernel: Kernel, store: Store) -> bool:
@@ -200,13 +190,6 @@ def _orders(pair: tuple | None) -> Iterator[tuple[Operand, Operand]]:
     if pair is not None:
         yield pair
         yield pair[::-1]
-
-
-def _is_number(s: Op | Load | None) -> bool:
-    """Whether a value is a float32 in memory, the same at all points."""
-    return isinstance(s, Load) and not s.index.terms and s.buffer.size == 1 and (
-        s.buffer.dtype == FLOAT32 and s.index.const == 0
-    )  # fmt: skip
 
 
 def _canonical(x: Operand, made: Mapping, leaf: Value) -> object:

@@ -92,9 +92,13 @@ def task_of(name: str, params: int) -> str:
 
 
 class Definitions:
-    """What the functions of a module need beside themselves: declarations, helpers, metadata."""
+    """What the functions of a module need beside themselves: declarations, helpers, metadata.
 
-    def __init__(self) -> None:
+    scalar: whether nothing becomes vectors, as on a GPU
+    """
+
+    def __init__(self, scalar: bool = False) -> None:
+        self.scalar = scalar
         self.needed: dict[str, str] = {}
         self.metadata: list[str] = []
 
@@ -169,7 +173,7 @@ class Function:
     def math(self, name: str, type_: str, *args: str) -> str:
         """An elementary function by NumPy's name: ours, or the C library's."""
         if name in vecmath.NAMES:
-            symbol, texts = _vector_math(name, type_, len(args))
+            symbol, texts = _vector_math(name, type_, len(args), self.module.scalar)
             self.module.needed.update(texts)
         else:
             symbol = _LIBM.get(name, name) + ("f" if type_ == "float" else "")
@@ -188,9 +192,9 @@ _LIBM = {
 
 
 @cache
-def _vector_math(name: str, type_: str, arity: int) -> tuple[str, dict[str, str]]:
+def _vector_math(name: str, type_: str, arity: int, scalar: bool) -> tuple[str, dict[str, str]]:
     """The symbol of an elementary function, and the texts that define it and what it calls."""
-    module = ir.Module()
+    module = ir.Module(scalar=scalar)
     kind = ir.FloatType() if type_ == "float" else ir.DoubleType()
     symbol = vecmath.function(module, name, kind, arity).name
     return symbol, {name: v.definition().strip() for name, v in module.globals.items()}

@@ -307,10 +307,14 @@ class Function(Value):
 
 
 class Module:
-    """Functions and memory, by their names in `globals`."""
+    """Functions and memory, by their names in `globals`.
 
-    def __init__(self, name: str = ""):
+    scalar: whether nothing becomes vectors, as on a GPU
+    """
+
+    def __init__(self, name: str = "", scalar: bool = False):
         self.name = name
+        self.scalar = scalar
         self.globals: dict[str, Any] = {}
         self._metadata: list[str] = []
 

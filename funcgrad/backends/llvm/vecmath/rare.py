@@ -25,11 +25,35 @@ def replace_beyond(name: str, bound: float, x: Num, y: Num, far: Callable[[Num],
     bound and way."""
     module, kind = x.b.module, x.type
     symbol = f"fg.{name}.beyond.{'f32' if kind == F32 else 'f64'}"
-    if symbol not in module.globals:
+    if symbol not in module.globals and module.scalar:
+        _scalar(module, symbol, kind, bound, far)
+    elif symbol not in module.globals:
         way = _far(module, symbol, kind, far)
         for lanes in (1, *LANES[kind]):
             _replacer(module, symbol, kind, lanes, bound, way)
     return Num(x.b, x.b.call(module.globals[symbol], [x.v, y.v]))
+
+
+def _scalar(
+    module: ir.Module, symbol: str, kind: ir.Type, bound: float, far: Callable[[Num], Num]
+) -> None:
+    """The function of x and y where there are no vectors: nothing goes through memory."""
+    fn = ir.Function(module, ir.FunctionType(kind, [kind, kind]), symbol)
+    fn.linkage = "internal"
+    fn.attributes |= {"noinline", "memory(none)", "nounwind", "willreturn"}
+    entry, rare, end = (fn.append_basic_block(s) for s in ("entry", "rare", "end"))
+    b = IRBuilder(entry)
+    x, y = fn.args
+    size = b.call(module.intrinsic("fabs", kind, [kind]), [x])
+    b.cbranch(b.fcmp_ordered("<=", size, ir.Constant(kind, bound)), end, rare)
+    b = IRBuilder(rare)
+    replaced = far(Num(b, x)).v
+    b.branch(end)
+    b = IRBuilder(end)
+    result = b.phi(kind)
+    result.add_incoming(y, entry)
+    result.add_incoming(replaced, rare)
+    b.ret(result)
 
 
 def _far(module: ir.Module, symbol: str, kind: ir.Type, far: Callable[[Num], Num]) -> ir.Function:

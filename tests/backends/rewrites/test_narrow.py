@@ -5,8 +5,8 @@ import pytest
 
 import funcgrad as fg
 from funcgrad import dtypes, lax
-from funcgrad.backends.drafts.narrow import INTEGERS, loaded, stored
 from funcgrad.backends.program import HostStep, walk
+from funcgrad.backends.rewrites.narrow import INTEGERS, loaded, stored
 from tests.backends.cuda.simulated import planned
 
 # All upper halves of float32, with lower ones that round each way.
