@@ -19,7 +19,6 @@ from funcgrad.backends.cuda.executable import SimulatedProgram
 from funcgrad.backends.cuda.gpu import Gpu
 from funcgrad.backends.cuda.gpu import gpu as find_gpu
 from funcgrad.backends.cuda.graphs import Graphs
-from funcgrad.backends.cuda.libraries.products import products
 from funcgrad.backends.cuda.loaded import Loaded
 from funcgrad.backends.cuda.machine import CUDA
 from funcgrad.backends.cuda.memory import DeviceBuffer
@@ -47,10 +46,7 @@ class DeviceProgram(SimulatedProgram):
         communicators: Callable[[tuple], Any] | None = None,
         replays: bool = True,
     ):
-        has_library = gpu.blas is not None
-        super().__init__(
-            program, communicators, is_call=lambda s: has_library and bool(products(s))
-        )
+        super().__init__(program, communicators, is_call=gpu.calls)
         self.gpu, self.replays = gpu, replays
         self._elsewhere: dict[Gpu, DeviceProgram] = {}
         # A product's descriptor, and a graph's memory, are one call's at a time.

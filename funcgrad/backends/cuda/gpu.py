@@ -1,4 +1,4 @@
-"""A GPU as programs use it: its driver, its memory, its cuBLASLt if there is one."""
+"""A GPU as programs use it: its driver, its memory, NVIDIA's libraries if they are there."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from typing import Protocol
 from weakref import WeakSet
 
 from funcgrad.backends.cuda.device import Driver, OutOfDeviceMemory
-from funcgrad.backends.cuda.libraries import by_cupy, cublaslt
+from funcgrad.backends.cuda.libraries import by_cupy, cublaslt, cudnn
+from funcgrad.backends.cuda.libraries.convolutions import Convolution, convolution
+from funcgrad.backends.cuda.libraries.products import Product, products
 from funcgrad.backends.cuda.pool import Block, Pool
+from funcgrad.backends.program import GemmStep, HostStep
 from funcgrad.core.types import ArrayModule
 
 
@@ -24,14 +27,19 @@ class Gpu:
 
     blas: where cuBLASLt is; None without it, and products are kernels
     arrays: CuPy, which runs what has no kernel; None without it, and that is the host's
+    cudnn: where cuDNN is; None without it, and convolutions are kernels
     holders: who gives memory up where it is short
     """
 
-    def __init__(self, driver: Driver, blas: str | None, arrays: ArrayModule | None = None):
+    def __init__(
+        self, driver: Driver, blas: str | None, arrays: ArrayModule | None = None,
+        cudnn: str | None = None,
+    ):  # fmt: skip
         self.driver = driver
         self.pool = Pool(driver)
         self.blas = blas
         self.arrays = arrays
+        self.cudnn = cudnn
         self.holders: WeakSet[Holder] = WeakSet()
 
     @cached_property
@@ -39,6 +47,26 @@ class Gpu:
         """The library of products, loaded when it is first wanted."""
         self.driver.enter()
         return cublaslt.Lt(self.blas)
+
+    @cached_property
+    def dnn(self) -> cudnn.Dnn:
+        """The library of convolutions, loaded when it is first wanted."""
+        self.driver.enter()
+        return cudnn.Dnn(self.driver.stream, self.cudnn)
+
+    def calls(self, s: GemmStep | HostStep) -> bool:
+        """Whether a library is called for a step."""
+        if isinstance(s, GemmStep):
+            return self.blas is not None and bool(products(s))
+        made = convolution(s) if self.cudnn is not None else None
+        return made is not None and self.dnn.takes(made)
+
+    def bind(self, call: Product | Convolution) -> cublaslt.Call | cudnn.Call:
+        """A call's descriptors and algorithm.
+
+        Raises CudaError if the library has none for it.
+        """
+        return self.lt.bind(call) if isinstance(call, Product) else self.dnn.bind(call)
 
     def take(self, nbytes: int) -> Block:
         """Memory of the device.
@@ -59,4 +87,4 @@ def gpu(number: int = 0) -> Gpu:
 
     Raises CudaError, which says what is missing, if there is none.
     """
-    return Gpu(Driver(number), cublaslt.found(), by_cupy.found())
+    return Gpu(Driver(number), cublaslt.Lt.found(), by_cupy.found(), cudnn.Dnn.found())

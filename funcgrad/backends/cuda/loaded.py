@@ -1,4 +1,4 @@
-"""A program loaded on a GPU: its kernels, products, constants, and the function that starts it.
+"""A program loaded on a GPU: kernels, libraries' calls, constants, the function that starts it.
 
 Native code goes through the steps. Python takes part where a step has no code for a GPU: CuPy runs
 it, if it is there; else its operands are copied to the host, where its rule `impl` runs, and its
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from contextlib import nullcontext
 from ctypes import byref, c_int, c_size_t, c_uint64, c_void_p
 from typing import Any
 from weakref import finalize, ref
@@ -19,7 +20,9 @@ from funcgrad.backends.cuda import host
 from funcgrad.backends.cuda.cubins import Functions
 from funcgrad.backends.cuda.device import CudaError, Driver
 from funcgrad.backends.cuda.gpu import Gpu
-from funcgrad.backends.cuda.libraries import by_cupy
+from funcgrad.backends.cuda.libraries import by_cupy, cudnn
+from funcgrad.backends.cuda.libraries.convolutions import Convolution
+from funcgrad.backends.cuda.libraries.products import Product
 from funcgrad.backends.cuda.modules import Kernels
 from funcgrad.backends.llvm.native.engine import engine
 from funcgrad.backends.program import ExchangeStep, HostStep, Program
@@ -33,7 +36,7 @@ RAISED = 1  # what Python's part gives when it raised an exception
 class Loaded:
     """A program on a device.
 
-    work: the bytes of memory that kernels and products work in
+    work: the bytes of memory that kernels and libraries work in
     kept: the memory of its constants
     """
 
@@ -47,7 +50,7 @@ class Loaded:
         launches = {id(x.kernel): x for x in kernels.launches}
         native = bool(comms) and all(c.buffer is not np.ndarray for c in comms)
         self.host = host.Host(program, launches, native=native)
-        self.calls = [gpu.lt.bind(p) for p in self.host.products]
+        self.calls = [gpu.bind(call) for call in self.host.calls]
         self.kept = [gpu.take(x.nbytes) for x in program.constants]
         for block, value in zip(self.kept, program.constants, strict=True):
             gpu.driver.put(block.address, np.ascontiguousarray(value))
@@ -80,7 +83,10 @@ class Loaded:
         bases[len(places)] = next(outer)
         self._table[host.STREAM] = (stream or self.gpu.driver.stream).value or 0
         self.gpu.driver.started.append(self.name)
-        failed = self._start(ctypes.addressof(bases), ctypes.addressof(self._table))
+        convolves = any(isinstance(call, Convolution) for call in self.host.calls)
+        with self.gpu.dnn.on(stream) if convolves else nullcontext(0) as handle:
+            self._table[host.HANDLE] = handle
+            failed = self._start(ctypes.addressof(bases), ctypes.addressof(self._table))
         error, self._error = self._error, None
         if error is not None:
             raise error
@@ -93,10 +99,12 @@ class Loaded:
                 raise comm.failure(what)
             if function in (host.PRODUCT, host.SET):
                 raise CudaError(f"{what}: {self.gpu.lt.status(status)}")
+            if function in host.CONVOLVE.values():
+                raise CudaError(f"{what}: {self.gpu.dnn.status(status)}")
             raise self.gpu.driver.error(what, status)
 
     def _filled(self, work: int) -> ctypes.Array:
-        """The host function's table. work: the bytes that products work in"""
+        """The host function's table. work: the bytes that libraries work in"""
         driver, words = self.gpu.driver, [0] * host.FIRST
         names = {
             host.LAUNCH: "cuLaunchKernel", host.COPY: "cuMemcpyDtoDAsync_v2",
@@ -105,9 +113,12 @@ class Loaded:
         }  # fmt: skip
         for at, name in names.items():
             words[at] = driver.address_of(name)
-        if self.calls:
+        if any(isinstance(call, Product) for call in self.host.calls):
             words[host.PRODUCT] = self.gpu.lt.address_of("cublasLtMatmul")
             words[host.SET] = self.gpu.lt.address_of("cublasLtMatmulDescSetAttribute")
+        for kind in {c.kind for c in self.host.calls if isinstance(c, Convolution)}:
+            name = f"cudnnConvolution{cudnn.NAMES[kind]}"
+            words[host.CONVOLVE[kind]] = self.gpu.dnn.address_of(name)
         words[host.CALL_BACK] = ctypes.cast(self._called, c_void_p).value or 0
         words[host.FLAG] = self._flag.place.value or 0
         words[host.WORK_BYTES] = work
