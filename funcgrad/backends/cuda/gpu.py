@@ -59,7 +59,10 @@ class Gpu:
         if isinstance(s, GemmStep):
             return self.blas is not None and bool(products(s))
         made = convolution(s) if self.cudnn is not None else None
-        return made is not None and self.dnn.takes(made)
+        if made is None:
+            return False
+        self.driver.enter()
+        return self.dnn.takes(made)
 
     def bind(self, call: Product | Convolution) -> cublaslt.Call | cudnn.Call:
         """A call's descriptors and algorithm.
