@@ -28,7 +28,11 @@ import funcgrad.numpy as fnp
 from funcgrad import lax, nn
 from funcgrad.backends.cuda import streams
 from funcgrad.backends.cuda.cubins import Functions
+from funcgrad.backends.cuda.device_program import DeviceProgram
 from funcgrad.backends.cuda.devices import device
+from funcgrad.backends.cuda.devices.gpu import Gpu
+from funcgrad.backends.cuda.devices.gpu import gpu as find_gpu
+from funcgrad.backends.cuda.devices.memory import DeviceBuffer
 from funcgrad.backends.cuda.executable import SimulatedProgram
 from funcgrad.backends.cuda.machine import CUDA
 from funcgrad.backends.plan import plan
@@ -202,6 +206,45 @@ def times() -> Iterator[dict]:
                    "us": found, "TB/s": moved / found / 1e6}  # fmt: skip
 
 
+def convolutions(images: int = 32, channels: int = 64, size: int = 56) -> Iterator[dict]:
+    """A convolution's gradients by cuDNN, if it is there, and by kernels: how far they are from the
+    CPU's, of the largest of these, and microseconds a call."""
+    mine = find_gpu()
+    own = Gpu(mine.driver, mine.blas)  # knows of no cuDNN
+    shapes = {
+        ("NCHW", "OIHW", "NCHW"): ((images, channels, size, size), (channels, channels, 3, 3)),
+        ("NHWC", "HWIO", "NHWC"): ((images, size, size, channels), (3, 3, channels, channels)),
+    }
+    for dtype, precision in (("float32", None), ("float32", "high"), ("bfloat16", None)):
+        for axes, (left, right) in shapes.items():
+
+            def f(x, w, axes=axes, precision=precision):
+                y, pull = fg.vjp(
+                    lambda x, w: lax.conv_general_dilated(
+                        x, w, (1, 1), "SAME", dimension_numbers=axes, precision=precision
+                    ), x, w,
+                )  # fmt: skip
+                return (y, *pull(y))
+
+            args = [np.asarray(fnp.asarray(numbers(*s)).astype(dtype)) for s in (left, right)]
+            wants = [np.asarray(y).astype("float32") for y in fg.jit(f)(*args)]
+            made = plan(simplify(fg.make_jaxpr(f)(*args).jaxpr), [False] * 2, "timed", CUDA)
+            for who, device_ in (("cuDNN" if mine.cudnn else "kernels", mine), ("kernels", own)):
+                program = DeviceProgram(made, device_)
+                given = [DeviceBuffer.of(device_, x) for x in args]
+                found = [y.get().astype("float32") for y in program(given)]
+                off = max(float(np.abs(y - want).max() / np.abs(want).max())
+                          for y, want in zip(found, wants, strict=True))  # fmt: skip
+                mine.driver.synchronize()
+                begun = time.perf_counter()
+                for _ in range(20):
+                    program(given)
+                mine.driver.synchronize()
+                yield {"convolution and gradients": who, "dtype": dtype, "precision": precision,
+                       "axes": axes[0], "most off": off,
+                       "us": 1e6 * (time.perf_counter() - begun) / 20}  # fmt: skip
+
+
 def _microseconds(driver: device.Driver, launch, function: int, inner: int = 20) -> float:
     """The median time of a launch, of runs of some of them, by the host's clock."""
     buffers = [driver.allocate(b.size * b.dtype.itemsize) for b in launch.kernel.params]
@@ -225,7 +268,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("first.jsonl"))
     out = parser.parse_args().out
     parts: list[Callable[[], Iterator[dict]]] = [
-        what_is_there, results, one_by_one, times, beside, other_gpus, profiled, suite
+        what_is_there, results, one_by_one, times, convolutions, beside, other_gpus, profiled,
+        suite,
     ]  # fmt: skip
     with out.open("a") as file:
         for part in parts:

@@ -34,6 +34,7 @@ from funcgrad.backends.program import (
 )
 from funcgrad.backends.walker import Walker
 from funcgrad.core.record import Record, fresh
+from funcgrad.ops.convolution.conv import conv_general_dilated_p
 
 # Scalar ops that move or compare are not counted, an elementary function counts as ten.
 _FREE = {"convert", "bitcast", "where"}
@@ -94,7 +95,11 @@ class _Meter(Walker):
         self.add(_attention(s))
 
     def host(self, s: HostStep) -> None:
-        self.add(Cost(moved=float(sum(v.aval.nbytes for v in (*s.ins, *s.outs)))))
+        flops = 0.0
+        if s.prim is conv_general_dilated_p:
+            kernel, numbers = s.ins[1].aval, s.params["dimension_numbers"]
+            flops = 2.0 * s.outs[0].aval.size * kernel.size / kernel.shape[numbers.rhs_spec[0]]
+        self.add(Cost(flops, float(sum(v.aval.nbytes for v in (*s.ins, *s.outs)))))
 
     def exchange(self, s: ExchangeStep) -> None:
         self.add(Cost(traffic={f"{s.kind} count": 1.0, f"{s.kind} bytes": float(s.nbytes)}))

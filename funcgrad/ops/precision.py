@@ -12,9 +12,9 @@ from funcgrad.core.settings import Setting
 class Precision(enum.Enum):
     """How exact products are. Their sums are never formed in fewer bits than the operands have.
 
-    HIGH ("tensorfloat32") lets matrix products of float32 on a GPU round operands to 11 bits,
-    TensorFloat-32, and be several times as fast; so do products of their gradients. No other does:
-    without it a GPU's float32 stays float32, and on other processors it always does.
+    HIGH ("tensorfloat32") lets products and convolutions of float32 on a GPU round operands to 11
+    bits, TensorFloat-32, and be several times as fast; so do those of their gradients. No other
+    does: without it a GPU's float32 stays float32, and on other processors it always does.
     HIGHEST asks convolutions for sums of products. Otherwise those of 3×3 windows, and of 4×4 that
     double an image, in compiled code, may go by Winograd's tiles: sums of fewer products, of sums
     of elements and of the kernel's. Their mean error is no larger, but is one of what is in a
@@ -58,7 +58,7 @@ def said(name: str, precision: Any) -> Precision | None:
 
 
 def rounding(name: str, precision: Any) -> dict[str, str]:
-    """The parameter of a `dot_general` whose operands may be rounded; none otherwise.
+    """The parameter of a product, or convolution, whose operands may be rounded; none otherwise.
 
     >>> rounding("dot", "high"), rounding("dot", "highest")
     ({'precision': 'tensorfloat32'}, {})
@@ -82,8 +82,8 @@ class default_matmul_precision(Setting):
     a function that this decorates, or, called alone, from then on in the whole process.
 
     precision: None or one of JAX's names, see `lax.Precision`. "tensorfloat32" rounds operands of
-    matrix products on a GPU; on this processor these keep all bits of their operands at each of
-    them. "highest" and "float32" ask convolutions for sums of products.
+    products and convolutions on a GPU; on this processor these keep all bits of their operands at
+    each of them. "highest" and "float32" ask convolutions for sums of products.
 
     >>> with fg.default_matmul_precision("highest"):
     ...     y = lax.conv(fnp.ones((1, 1, 4, 4)), fnp.ones((1, 1, 3, 3)), (1, 1), "VALID")

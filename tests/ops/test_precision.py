@@ -41,6 +41,15 @@ def test_jit_traces_anew_under_another_setting():
     assert conv.cache_info().misses == 2
 
 
+def test_what_may_be_rounded_has_gradients_that_may_be():
+    def loss(x, k):
+        return lax.conv(x, k, (1, 1), "VALID", precision="high").sum()
+
+    made = str(fg.make_jaxpr(fg.grad(loss, (0, 1)))(X, K))
+    assert made.count("precision=tensorfloat32") == made.count("conv_general_dilated") == 3
+    assert "precision=" not in str(fg.make_jaxpr(lambda x: lax.conv(x, K, (1, 1), "VALID"))(X))
+
+
 @pytest.mark.parametrize("bad", ["exact", 3, lax.Precision.HIGHEST])
 def test_bad_precision(bad):
     with pytest.raises(ValueError, match="default_matmul_precision: precision must be None"):

@@ -22,7 +22,7 @@ from funcgrad.backends.cuda.simulate import Simulator
 from funcgrad.backends.plain import Planned
 from funcgrad.backends.plain.interpret import Machine, run
 from funcgrad.backends.plan import plan
-from funcgrad.backends.program import GemmStep, KernelStep, Program
+from funcgrad.backends.program import GemmStep, HostStep, KernelStep, Program
 from funcgrad.backends.rewrites.narrow import BYTE
 from funcgrad.core.ir import Jaxpr
 from funcgrad.transforms.passes.simplify import simplify
@@ -84,7 +84,7 @@ class Simulated(Machine):
 class SimulatedProgram(Planned):
     """A program whose kernels are a GPU's, run on this processor.
 
-    is_call: which products a library computes; the others are kernels
+    is_call: which products and convolutions a library computes; the others are kernels
     """
 
     texts: tuple[str, ...] = ("loops", "llvm", "ptx")
@@ -94,7 +94,9 @@ class SimulatedProgram(Planned):
         program: Program,
         communicators: Callable[[tuple], Any] | None = None,
         seed: int | None = 0,
-        is_call: Callable[[GemmStep], bool] = lambda s: bool(products(s)),
+        is_call: Callable[[GemmStep | HostStep], bool] = lambda s: (
+            isinstance(s, GemmStep) and bool(products(s))
+        ),
     ):
         super().__init__(with_kernels(program, is_call), communicators)
         self.kernels = kernels(self.program)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from funcgrad.backends.cuda.libraries.convolutions import Convolution, convolution
 from funcgrad.backends.cuda.libraries.cublaslt import ADDRESSES
 from funcgrad.backends.cuda.libraries.products import Product, products
 from funcgrad.backends.cuda.modules import Launch
@@ -34,14 +35,15 @@ from funcgrad.backends.program import (
 )
 from funcgrad.backends.walker import Walker
 
-# The table's first words: functions of the driver and of cuBLASLt, what calls Python, the streams,
-# the host's memory for a flag, the bytes of the memory for work.
+# The table's first words: functions of the driver, of cuBLASLt and of cuDNN, what calls Python, the
+# streams, the host's memory for a flag, the bytes of the memory for work, cuDNN's handle.
 LAUNCH, COPY, TO_HOST, WAIT, SET_WORD, PRODUCT, SET, CALL_BACK, RECORD, AWAIT, MARK = range(11)
-STREAM, BESIDE, FLAG, WORK_BYTES = range(11, 15)
-FIRST = 15
+CONVOLVE = {"forward": 11, "data": 12, "filter": 13}
+STREAM, BESIDE, FLAG, WORK_BYTES, HANDLE = range(14, 19)
+FIRST = 19
 COMM_WORDS = 2
 EXCHANGE = 1 << 16  # in `Host.names`, what a communicator's number begins at
-PRODUCT_WORDS = 8  # of each product, as `cublaslt.Call.words` has them
+CALL_WORDS = 8  # of each product and convolution, as `words` of the libraries' calls are
 NAME = "fg_host"
 exchanges = Late("funcgrad.backends.rewrites.exchanges")
 
@@ -51,7 +53,8 @@ class Host(Walker):
 
     text: of its module
     kernels: the names of kernels, in the order of the table; each communicator has two words after
-        them, its rank and its native context; then come events, and products
+        them, its rank and its native context; then come events, and the libraries' calls
+    calls: these, products and convolutions
     native: the numbers of the communicators that exchange what is on the device
     streams: what runs beside kernels; events: how many that takes
     called: the steps that Python runs, in the order of their numbers
@@ -66,12 +69,12 @@ class Host(Walker):
     ):  # fmt: skip
         self.timed = timed
         self.marked: list[str] = []
-        self.products: list[Product] = []
+        self.calls: list[Product | Convolution] = []
         self.comms = len(program.comms)
         self.streams = Streams(program, native)
         self.events = 1 + self.streams.most if self.streams.most else 0
         self._moves = self._on = 0  # how many moves there were, and which stream is in use
-        self.product_numbers: dict[tuple, int] = {}
+        self.call_numbers: dict[tuple, int] = {}
         self.called: list[HostStep | ExchangeStep] = []
         self.native = native
         self.names: list[tuple[int, str]] = []
@@ -219,12 +222,8 @@ class Host(Walker):
 
     def product(self, p: Product) -> None:
         """A call of cuBLASLt."""
-        number = self.product_numbers.setdefault(p.key, len(self.products))
-        if number == len(self.products):
-            self.products.append(p)
-        before = FIRST + len(self.kernels) + COMM_WORDS * self.comms + self.events
-        first = before + PRODUCT_WORDS * number
-        words = [f"ptr {self.word('table', first + i, 'ptr')}" for i in range(PRODUCT_WORDS)]
+        at = self.call_words(p)
+        words = [f"ptr {self.word('table', at + i, 'ptr')}" for i in range(CALL_WORDS)]
         handle, desc, alpha, x, y, beta, z, algorithm = words
         what = f"a product {p.m}x{p.n}x{p.k}"
         for name, ref in zip(p.attributes, p.tail.refs, strict=True):
@@ -232,12 +231,41 @@ class Host(Walker):
             which = f"i32 {ADDRESSES[name]}"
             self.checked(what, SET, [desc, which, f"ptr {self.values}", "i64 8"])
         a, b, c = (f"i64 {self.address(o.ref)}" for o in (p.first, p.second, p.result))
-        work = [self.word("bases", len(self.places)), self.word("table", WORK_BYTES)]
-        rest = [algorithm, *(f"i64 {w}" for w in work), self.stream]
+        rest = [algorithm, *self.work, self.stream]
         self.checked(what, PRODUCT, [handle, desc, alpha, a, x, b, y, beta, c, z, c, z, *rest])
 
+    def convolution(self, c: Convolution) -> None:
+        """A call of cuDNN."""
+        at = self.call_words(c)
+        alpha, x, y, how, _, beta, z = (
+            f"ptr {self.word('table', at + i, 'ptr')}" for i in range(CALL_WORDS - 1)
+        )
+        algorithm = self.f.let(f"trunc i64 {self.word('table', at + 4)} to i32")
+        handle = f"ptr {self.word('table', HANDLE, 'ptr')}"
+        first, second, out = (f"i64 {self.address(o.ref)}" for o in (c.first, c.second, c.result))
+        args = [handle, alpha, x, first, y, second, how, f"i32 {algorithm}", *self.work]
+        self.checked(str(c), CONVOLVE[c.kind], [*args, beta, z, out])
+
+    def call_words(self, call: Product | Convolution) -> int:
+        """Where in the table a library's call has its words; equal ones have the same."""
+        number = self.call_numbers.setdefault(call.key, len(self.calls))
+        if number == len(self.calls):
+            self.calls.append(call)
+        before = FIRST + len(self.kernels) + COMM_WORDS * self.comms + self.events
+        return before + CALL_WORDS * number
+
+    @property
+    def work(self) -> list[str]:
+        """The memory for work, and its bytes, as arguments."""
+        return [f"i64 {self.word('bases', len(self.places))}",
+                f"i64 {self.word('table', WORK_BYTES)}"]  # fmt: skip
+
     def host(self, s: HostStep) -> None:
-        """An operation that Python runs."""
+        """A convolution by cuDNN, or an operation that Python runs."""
+        made = convolution(s)
+        if made is not None:  # others have kernels by now
+            self.convolution(made)
+            return
         self.call_back(s.prim.name, s, [v.ref for v in (*s.ins, *s.outs)])
 
     def call_back(self, what: str, s: HostStep | ExchangeStep, refs: Sequence[Ref]) -> None:

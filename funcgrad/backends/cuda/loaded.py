@@ -1,4 +1,4 @@
-"""A program loaded on a GPU: its kernels, products, constants, and the function that starts it.
+"""A program loaded on a GPU: kernels, libraries' calls, constants, the function that starts it.
 
 Native code goes through the steps. Python takes part where a step has no code for a GPU: CuPy runs
 it, if it is there; else its operands are copied to the host, where its rule `impl` runs, and its
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from ctypes import byref, c_int, c_size_t, c_uint64, c_void_p
 from functools import cached_property, partial
 from typing import Any
@@ -20,7 +21,9 @@ from funcgrad.backends.cuda import host
 from funcgrad.backends.cuda.cubins import Functions
 from funcgrad.backends.cuda.devices.device import CudaError, Driver, Event
 from funcgrad.backends.cuda.devices.gpu import Gpu
-from funcgrad.backends.cuda.libraries import by_cupy
+from funcgrad.backends.cuda.libraries import by_cupy, cudnn
+from funcgrad.backends.cuda.libraries.convolutions import Convolution
+from funcgrad.backends.cuda.libraries.products import Product
 from funcgrad.backends.cuda.modules import Kernels
 from funcgrad.backends.cuda.times import Mark, Times
 from funcgrad.backends.llvm.native.engine import engine
@@ -36,7 +39,7 @@ RAISED = 1  # what Python's part gives when it raised an exception
 class Loaded:
     """A program on a device.
 
-    work: the bytes of memory that kernels and products work in
+    work: the bytes of memory that kernels and libraries work in
     kept: the memory of its constants
     error: what a step on the host raised
     """
@@ -53,7 +56,8 @@ class Loaded:
         native = frozenset(i for i, c in enumerate(comms) if c.buffer is not np.ndarray)
         self._write = partial(host.Host, program, launches, native)
         self.host = self._write()
-        self.calls = [gpu.lt.bind(p) for p in self.host.products]
+        self.calls = [gpu.bind(call) for call in self.host.calls]
+        self._convolves = any(isinstance(call, Convolution) for call in self.host.calls)
         self.kept = [gpu.take(x.nbytes) for x in program.constants]
         for block, value in zip(self.kept, program.constants, strict=True):
             gpu.driver.put(block.address, np.ascontiguousarray(value))
@@ -106,7 +110,9 @@ class Loaded:
             context.use(beside if self.host.streams.exchanges else main)
         driver.started.append(self.name)
         code = self._timed if times else self._code
-        failed = code.start(ctypes.addressof(bases), ctypes.addressof(self._table))
+        with self.gpu.dnn.on(main) if self._convolves else nullcontext(0) as handle:
+            self._table[host.HANDLE] = handle
+            failed = code.start(ctypes.addressof(bases), ctypes.addressof(self._table))
         (error, self.error), (marks, self._marks) = (self.error, None), (self._marks, [])
         if times:
             times.add(self.name, marks)
@@ -125,10 +131,12 @@ class Loaded:
                 raise comm.failure(what)
             if function in (host.PRODUCT, host.SET):
                 raise CudaError(f"{what}: {self.gpu.lt.status(status)}")
+            if function in host.CONVOLVE.values():
+                raise CudaError(f"{what}: {self.gpu.dnn.status(status)}")
             raise self.gpu.driver.error(what, status)
 
     def _filled(self, work: int) -> ctypes.Array:
-        """The host function's table. work: the bytes that products work in"""
+        """The host function's table. work: the bytes that libraries work in"""
         driver, words = self.gpu.driver, [0] * host.FIRST
         names = {
             host.LAUNCH: "cuLaunchKernel", host.COPY: "cuMemcpyDtoDAsync_v2",
@@ -138,9 +146,12 @@ class Loaded:
         }  # fmt: skip
         for at, name in names.items():
             words[at] = driver.address_of(name)
-        if self.calls:
+        if any(isinstance(call, Product) for call in self.host.calls):
             words[host.PRODUCT] = self.gpu.lt.address_of("cublasLtMatmul")
             words[host.SET] = self.gpu.lt.address_of("cublasLtMatmulDescSetAttribute")
+        for kind in {c.kind for c in self.host.calls if isinstance(c, Convolution)}:
+            name = f"cudnnConvolution{cudnn.NAMES[kind]}"
+            words[host.CONVOLVE[kind]] = self.gpu.dnn.address_of(name)
         words[host.CALL_BACK] = ctypes.cast(self._called, c_void_p).value or 0
         words[host.MARK] = ctypes.cast(self._marked, c_void_p).value or 0
         words[host.FLAG] = self._flag.place.value or 0

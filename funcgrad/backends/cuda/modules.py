@@ -18,6 +18,9 @@ from funcgrad.backends.cuda.kernels.attention import AttentionKernel
 from funcgrad.backends.cuda.kernels.attention_backward import ToKeys, ToQueries
 from funcgrad.backends.cuda.kernels.attention_forward import Forward
 from funcgrad.backends.cuda.kernels.attention_tiles import Tiles
+from funcgrad.backends.cuda.kernels.convolution_tiles import TiledConvolution
+from funcgrad.backends.cuda.kernels.convolution_tiles import writer as tile_writer
+from funcgrad.backends.cuda.kernels.thread_text import ThreadText
 from funcgrad.backends.cuda.points import Columns, Points
 from funcgrad.backends.cuda.rows import Rows
 from funcgrad.backends.cuda.schedule import Schedule, schedule
@@ -108,10 +111,14 @@ def kernels(program: Program) -> Kernels:
     for kernel, aligned in _alignments(program).items():
         if not kernel.points:
             continue
-        writer: Points | Rows | Tiles
+        writer: Points | Rows | ThreadText
         more = ("", "")
-        if isinstance(kernel, AttentionKernel):
-            plan, writer = kernel.plan, _ATTENTION[kernel.part](kernel, _NAMELESS)
+        if isinstance(kernel, AttentionKernel | TiledConvolution):
+            plan = kernel.plan
+            writer = (
+                tile_writer(kernel, _NAMELESS) if isinstance(kernel, TiledConvolution)
+                else _ATTENTION[kernel.part](kernel, _NAMELESS)
+            )  # fmt: skip
             more = mma.DEVICE, mma.SIMULATOR
         else:
             plan = schedule(kernel)

@@ -1,4 +1,4 @@
-"""Casts from and to floats of 8 bits and integers of 4, as steps of a program (`rewrites.narrow`)."""
+"""Casts from and to floats of 8 bits and integers of 4 as steps of a program: `rewrites.narrow`."""
 
 from __future__ import annotations
 

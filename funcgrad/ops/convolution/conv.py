@@ -30,7 +30,7 @@ from funcgrad.ops.convolution.padding import (
     padtype_to_pads,
     positions,
 )
-from funcgrad.ops.precision import is_highest
+from funcgrad.ops.precision import is_highest, rounding
 from funcgrad.ops.shape import reshape_p, rev_p
 from funcgrad.ops.sharding import cut_as_said
 
@@ -245,6 +245,7 @@ def _lhs_cotangent(ct, lhs, rhs, *, dimension_numbers, **params):
         preferred_element_type=_keep_dtype(ct, rhs, lhs),
         exact=params["exact"],
         operands=(third(params["operands"]), params["operands"][1]),
+        **_rounding(params),
     )
     if batch_groups > 1:
         out = _regroup(out, lhs_spec[1], lhs_spec[0], batch_groups)
@@ -276,7 +277,13 @@ def _rhs_cotangent(ct, lhs, rhs, *, dimension_numbers, **params):
         preferred_element_type=_keep_dtype(lhs, ct, rhs),
         exact=params["exact"],
         operands=(params["operands"][0], third(params["operands"])),
+        **_rounding(params),
     )
+
+
+def _rounding(params: dict[str, Any]) -> dict[str, Any]:
+    """What a convolution's gradients have of its `precision`: see `ops.precision.rounding`."""
+    return {key: params[key] for key in ("precision",) if key in params}
 
 
 def third(operands: Sequence[str]) -> str:
@@ -445,6 +452,7 @@ def conv_general_dilated(
         preferred_element_type=None if preferred is None else dtypes.canonical(preferred),
         exact=is_highest(_NAME, precision),
         operands=ARRAYS[:2],
+        **rounding(_NAME, precision),
     )
     return cut_as_said(out, out_sharding)
 

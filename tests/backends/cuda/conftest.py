@@ -10,12 +10,12 @@ import pytest
 from funcgrad.backends.cuda.devices.device import Driver
 from funcgrad.backends.cuda.devices.gpu import Gpu
 
-FAKES = ("fake_cuda.c", "fake_cublaslt.c", "fake_nccl.c")
+FAKES = ("fake_cuda.c", "fake_cublaslt.c", "fake_cudnn.c", "fake_nccl.c")
 
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory):
-    """A library that is the driver's, cuBLASLt and NCCL at once."""
+    """A library that is the driver's, cuBLASLt, cuDNN and NCCL at once."""
     path = tmp_path_factory.mktemp("fake") / "libcuda_fake.so"
     sources = [Path(__file__).with_name(name) for name in FAKES]
     subprocess.run(
@@ -37,19 +37,20 @@ def fake(library, tmp_path, monkeypatch):
 
     def left():
         memory = lib.fake_live(), lib.fake_modules(), lib.fake_graphs()
-        return [*memory, lib.lt_alive(), lib.nccl_alive()]
+        return [*memory, lib.lt_alive(), lib.dnn_alive(), lib.nccl_alive()]
 
     if any(left()):
         gc.collect()
-    assert left() == [0] * 5
+    assert left() == [0] * 6
 
 
 @pytest.fixture
 def gpu(fake, library):
     """A GPU of the stand-in."""
-    made = Gpu(Driver(library=library), library)
+    made = Gpu(Driver(library=library), library, cudnn=library)
     yield made
     if made.pool.summary()["in use"]:
         gc.collect()
-    made.__dict__.pop("lt", None)
+    for name in ("lt", "dnn"):
+        made.__dict__.pop(name, None)
     made.pool.release()

@@ -5,7 +5,7 @@ import numpy as np
 import funcgrad as fg
 import funcgrad.numpy as fnp
 from funcgrad import lax
-from funcgrad.backends.cuda.host import FIRST, PRODUCT_WORDS, Host
+from funcgrad.backends.cuda.host import CALL_WORDS, FIRST, Host
 from funcgrad.backends.cuda.kernels.gemms import with_kernels
 from funcgrad.backends.cuda.libraries.products import products
 from funcgrad.backends.cuda.modules import kernels
@@ -32,8 +32,8 @@ def test_the_text_is_the_same_each_time():
 
 def test_equal_products_share_a_descriptor():
     host = host_of(lambda x: x @ (x @ (x @ x)), numbers(64, 64))
-    assert len(host.products) == 1
-    most = FIRST + len(host.kernels) + PRODUCT_WORDS
+    assert len(host.calls) == 1
+    most = FIRST + len(host.kernels) + CALL_WORDS
     assert f"i64 {most - 1}\n" in host.text
     assert f"i64 {most}\n" not in host.text
 

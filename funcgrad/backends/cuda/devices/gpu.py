@@ -1,4 +1,4 @@
-"""A GPU as programs use it: its driver, its memory, its cuBLASLt if there is one."""
+"""A GPU as programs use it: its driver, its memory, NVIDIA's libraries if they are there."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from weakref import WeakSet
 
 from funcgrad.backends.cuda.devices.device import Driver, OutOfDeviceMemory
 from funcgrad.backends.cuda.devices.pool import Block, Pool
-from funcgrad.backends.cuda.libraries import by_cupy, cublaslt
-from funcgrad.backends.cuda.libraries.products import EIGHTS, products
-from funcgrad.backends.program import GemmStep
+from funcgrad.backends.cuda.libraries import by_cupy, cublaslt, cudnn
+from funcgrad.backends.cuda.libraries.convolutions import Convolution, convolution
+from funcgrad.backends.cuda.libraries.products import EIGHTS, Product, products
+from funcgrad.backends.program import GemmStep, HostStep
 from funcgrad.core.types import ArrayModule
 
 _EIGHTS_FROM = 89  # the architecture
@@ -28,14 +29,19 @@ class Gpu:
 
     blas: where cuBLASLt is; None without it, and products are kernels
     arrays: CuPy, which runs what has no kernel; None without it, and that is the host's
+    cudnn: where cuDNN is; None without it, and convolutions are kernels
     holders: who gives memory up where it is short
     """
 
-    def __init__(self, driver: Driver, blas: str | None, arrays: ArrayModule | None = None):
+    def __init__(
+        self, driver: Driver, blas: str | None, arrays: ArrayModule | None = None,
+        cudnn: str | None = None,
+    ):  # fmt: skip
         self.driver = driver
         self.pool = Pool(driver)
         self.blas = blas
         self.arrays = arrays
+        self.cudnn = cudnn
         self.holders: WeakSet[Holder] = WeakSet()
 
     @cached_property
@@ -44,12 +50,31 @@ class Gpu:
         self.driver.enter()
         return cublaslt.Lt(self.blas)
 
-    def calls(self, s: GemmStep) -> bool:
-        """Whether the library computes a product here; else a kernel does. It has those of 8 bits
-        from sm_89 on."""
-        if self.blas is None or (s.dtype in EIGHTS and int(self.driver.arch[3:]) < _EIGHTS_FROM):
+    @cached_property
+    def dnn(self) -> cudnn.Dnn:
+        """The library of convolutions, loaded when it is first wanted."""
+        self.driver.enter()
+        return cudnn.Dnn(self.driver.stream, self.cudnn)
+
+    def calls(self, s: GemmStep | HostStep) -> bool:
+        """Whether a library is called for a step; else a kernel does it. Products of floats of 8
+        bits are there from sm_89 on."""
+        if isinstance(s, GemmStep):
+            if s.dtype in EIGHTS and int(self.driver.arch[3:]) < _EIGHTS_FROM:
+                return False
+            return self.blas is not None and bool(products(s))
+        made = convolution(s) if self.cudnn is not None else None
+        if made is None:
             return False
-        return bool(products(s))
+        self.driver.enter()
+        return self.dnn.takes(made)
+
+    def bind(self, call: Product | Convolution) -> cublaslt.Call | cudnn.Call:
+        """A call's descriptors and algorithm.
+
+        Raises CudaError if the library has none for it.
+        """
+        return self.lt.bind(call) if isinstance(call, Product) else self.dnn.bind(call)
 
     def take(self, nbytes: int) -> Block:
         """Memory of the device.
@@ -70,4 +95,4 @@ def gpu(number: int = 0) -> Gpu:
 
     Raises CudaError, which says what is missing, if there is none.
     """
-    return Gpu(Driver(number), cublaslt.found(), by_cupy.found())
+    return Gpu(Driver(number), cublaslt.Lt.found(), by_cupy.found(), cudnn.Dnn.found())

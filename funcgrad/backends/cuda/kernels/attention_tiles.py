@@ -9,32 +9,30 @@ neighbouring columns, `pair`, and 8 further.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from itertools import chain
 
 import numpy as np
 
 from funcgrad.backends.cuda.kernels import mma
 from funcgrad.backends.cuda.kernels.attention import TILE, WARPS, AttentionKernel
+from funcgrad.backends.cuda.kernels.thread_text import ThreadText
 from funcgrad.backends.cuda.schedule import WARP, Schedule
 from funcgrad.backends.cuda.writer import GLOBAL
-from funcgrad.backends.llvm.emit.text import BFLOAT16, FLOAT32, Definitions, Function, constant
+from funcgrad.backends.llvm.emit.text import BFLOAT16, FLOAT32, constant
 
 LOWEST = "0xFFF0000000000000"
 LOG2E = constant(np.float32(math.log2(math.e)), FLOAT32)
 Part = list[str]  # of a tile's eight columns: a lane's four elements
 
 
-class Tiles:
+class Tiles(ThreadText):
     """Writes a kernel in which a warp has a tile of places."""
 
     def __init__(self, kernel: AttentionKernel, name: str):
-        self.kernel, self.step, self.name = kernel, kernel.step, name
+        super().__init__(kernel, name)
+        self.kernel, self.step = kernel, kernel.step
         self.kind = "bf16" if self.step.dtype == BFLOAT16 else "f16"
-        self.numbers = {b.name: i for i, b in enumerate(kernel.params)}
-        self.module = Definitions(scalar=True)
-        self.f = Function(self.module)
-        self.globals: list[str] = []
 
     def run(self, plan: Schedule) -> str:
         """The kernel's function."""
@@ -65,49 +63,6 @@ class Tiles:
     def attend(self) -> None:
         """What a warp does."""
         raise NotImplementedError
-
-    # ---- words
-
-    def op(self, name: str, a: str, b: str | int, kind: str = "i32") -> str:
-        """An instruction on two integers."""
-        return self.f.let(f"{name} {kind} {a}, {b}")
-
-    def fop(self, name: str, a: str, b: str) -> str:
-        """An instruction on two floats."""
-        return self.f.let(f"{name} float {a}, {b}")
-
-    def wide(self, a: str) -> str:
-        """An integer that isn't negative, as an i64."""
-        return self.f.let(f"zext nneg i32 {a} to i64")
-
-    def loop(
-        self, start: str, end: str, states: Mapping[str, str],
-        turn: Callable[[], dict[str, str]],
-    ) -> None:  # fmt: skip
-        """Turns %j of start … end - 1; the states, known as %name, are floats."""
-        f, before = self.f, self.f.block
-        f.do("br label %head")
-        f.start("head")
-        at = len(f.lines)
-        f.do(f"br i1 {f.let(f'icmp slt i32 %j, {end}')}, label %tile, label %done")
-        f.start("tile")
-        after = turn()
-        later = self.op("add", "%j", 1)
-        f.do("br label %head")
-        phis = [f"  %j = phi i32 [{start}, %{before}], [{later}, %{f.block}]"]
-        phis += [f"  %{k} = phi float [{first}, %{before}], [{after[k]}, %{f.block}]"
-                 for k, first in states.items()]  # fmt: skip
-        f.lines[at:at] = phis
-        f.start("done")
-
-    def when(self, condition: str, body: Callable[[], object]) -> None:
-        """What is done if a condition holds."""
-        f, inside, after = self.f, self.f.name("inside"), self.f.name("after")
-        f.do(f"br i1 {condition}, label %{inside}, label %{after}")
-        f.start(inside)
-        body()
-        f.do(f"br label %{after}")
-        f.start(after)
 
     # ---- memory
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from funcgrad.backends.cuda.kernels import attention
+from funcgrad.backends.cuda.kernels import attention, windows
 from funcgrad.backends.loops.builder import ZERO, Builder, add_indices, scale_index
 from funcgrad.backends.loops.ir import Axis, Buffer, Const, Index, Kernel, Operand
 from funcgrad.backends.loops.scalars import FLOAT32, HALVES, Scalars
@@ -21,6 +21,7 @@ from funcgrad.backends.program import (
     AttentionStep,
     CondStep,
     GemmStep,
+    HostStep,
     KernelStep,
     LoopStep,
     Program,
@@ -31,21 +32,24 @@ from funcgrad.backends.program import (
 )
 from funcgrad.backends.rewrites import narrow
 from funcgrad.core.record import replace
+from funcgrad.ops.convolution.conv import conv_general_dilated_p
 
 Steps = tuple[Step, ...]
 _Axes = Sequence[tuple[int, int]]  # sizes and strides
 
 
-def with_kernels(program: Program, is_call: Callable[[GemmStep], bool]) -> Program:
-    """The program whose products are kernels, but for those that a library is called for; so is
-    attention."""
-    made: dict[tuple, Kernel] = {}
+def with_kernels(program: Program, is_call: Callable[[GemmStep | HostStep], bool]) -> Program:
+    """The program whose products and convolutions are kernels, but for those that a library is
+    called for; so is attention."""
+    made: dict[tuple, Any] = {}
 
     def those(s: Step) -> Steps:
         if isinstance(s, AttentionStep):
             return attention.kernel_steps(s)
         if isinstance(s, GemmStep) and not is_call(s):
             return (kernel_step(s, made),)
+        if isinstance(s, HostStep) and s.prim is conv_general_dilated_p and not is_call(s):
+            return (windows.kernel_step(s, made),)
         if isinstance(s, CondStep):
             return (replace(s, branches=tuple(map(all_of, s.branches))),)
         if isinstance(s, LoopStep):
@@ -60,7 +64,7 @@ def with_kernels(program: Program, is_call: Callable[[GemmStep], bool]) -> Progr
     return replace(program, steps=all_of(program.steps))
 
 
-def kernel_step(s: GemmStep, made: dict[tuple, Kernel]) -> KernelStep:
+def kernel_step(s: GemmStep, made: dict[tuple, Any]) -> KernelStep:
     """A product's kernel, and where its operands begin; of equal ones the kernel is made once."""
     nowhere = Ref("arena")
     tail = s.tail and replace(

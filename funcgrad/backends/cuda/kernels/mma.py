@@ -1,8 +1,9 @@
 """Words of tensor cores, each defined twice as those of `words` are: products of a warp.
 
-`fg_mma_{kind}` multiplies 16 × 16 by 16 × 8 elements of bf16 or f16 and adds in float32: each lane
-holds fragments as PTX's `mma.m16n8k16` has them. The simulator's lanes write theirs down, wait, and
-compute what theirs are of all. `fg_exp2`, `fg_log2` are approximate on a GPU.
+`fg_mma_{kind}` multiplies 16 × 16 by 16 × 8 elements of bf16 or f16, or 16 × 8 by 8 × 8 of tf32,
+and adds in float32: each lane holds fragments as PTX's `mma.m16n8k16`, `mma.m16n8k8` have them. The
+simulator's lanes write theirs down, wait, and compute what theirs are of all. `fg_exp2`, `fg_log2`
+are approximate on a GPU.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from collections.abc import Sequence
 
 from funcgrad.backends.llvm.emit.text import Function
 
-KINDS = ("bf16", "f16")
+HALVES = ("bf16", "f16")
+_TERMS = {"bf16": 16, "f16": 16, "tf32": 8}
 _FLOATS = "{float, float, float, float}"
 _ARGS = ["i32"] * 6 + ["float"] * 4
 
@@ -28,6 +30,11 @@ def multiply(
 def pack(f: Function, kind: str, low: str, high: str) -> str:
     """Two floats, rounded, in a register."""
     return f.call(f"fg_pack_{kind}", "i32", ["float", "float"], [low, high])
+
+
+def fast(f: Function, x: str) -> str:
+    """A float rounded to TensorFloat-32, ties away from 0."""
+    return f.call("fg_fast", "float", ["float"], [x])
 
 
 def unpack(f: Function, kind: str, word: str, which: int) -> str:
@@ -67,7 +74,7 @@ def _params(count: int = 10) -> str:
 
 def _on_device(kind: str) -> str:
     text = (
-        f"mma.sync.aligned.m16n8k16.row.col.f32.{kind}.{kind}.f32 {{$0,$1,$2,$3}}, "
+        f"mma.sync.aligned.m16n8k{_TERMS[kind]}.row.col.f32.{kind}.{kind}.f32 {{$0,$1,$2,$3}}, "
         "{$4,$5,$6,$7}, {$8,$9}, {$10,$11,$12,$13};"
     )
     return f"""
@@ -75,7 +82,11 @@ define internal {_FLOATS} @fg_mma_{kind}({_params()}) alwaysinline convergent {{
   %r = call {_FLOATS} asm sideeffect "{text}", "=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f"({_params()})
   ret {_FLOATS} %r
 }}
+"""
 
+
+def _packing(kind: str) -> str:
+    return f"""
 define internal i32 @fg_pack_{kind}(float %low, float %high) alwaysinline {{
   %r = call i32 asm "cvt.rn.{kind}x2.f32 $0, $1, $2;", "=r,f,f"(float %high, float %low)
   ret i32 %r
@@ -84,8 +95,13 @@ define internal i32 @fg_pack_{kind}(float %low, float %high) alwaysinline {{
 
 
 DEVICE = (
-    "".join(map(_on_device, KINDS))
+    "".join([*map(_on_device, _TERMS), *map(_packing, HALVES)])
     + """
+define internal float @fg_fast(float %x) alwaysinline {
+  %r = call i32 asm "cvt.rna.tf32.f32 $0, $1;", "=r,f"(float %x)
+  %y = bitcast i32 %r to float
+  ret float %y
+}
 declare float @llvm.nvvm.ex2.approx.f(float)
 declare float @llvm.nvvm.lg2.approx.f(float)
 define internal float @fg_exp2(float %x) alwaysinline {
@@ -105,6 +121,18 @@ _WIDE = {
     "f16": """  %short = trunc i32 %bits to i16
   %half = bitcast i16 %short to half
   %value = fpext half %half to float""",
+    "tf32": "  %value = bitcast i32 %word to float",
+}
+# Of a term k: the lane in a group of four, the register, and the half of it.
+_HALF_PLACES = """  %k7 = and i32 %k, 7
+  %p = lshr i32 %k7, 1
+  %k8 = lshr i32 %k, 3
+  %odd = and i32 %k, 1"""
+_PLACES = {
+    **dict.fromkeys(HALVES, _HALF_PLACES),
+    "tf32": """  %p = and i32 %k, 3
+  %k8 = lshr i32 %k, 2
+  %odd = and i32 %k, 0""",
 }
 _NARROW = {
     "bf16": """  %bits = bitcast float %x to i32
@@ -121,15 +149,7 @@ _NARROW = {
 }
 
 
-_SIMULATED = """
-define internal float @fg_wide_KIND(i32 %word, i32 %odd) {
-  %shift = shl i32 %odd, 4
-  %moved = lshr i32 %word, %shift
-  %bits = and i32 %moved, 65535
-WIDE
-  ret float %value
-}
-
+_SIMULATED_PACK = """
 define internal i32 @fg_narrow_KIND(float %x) {
 NARROW
   ret i32 %r
@@ -141,6 +161,15 @@ define internal i32 @fg_pack_KIND(float %low, float %high) {
   %u = shl i32 %h, 16
   %r = or i32 %u, %l
   ret i32 %r
+}
+"""
+_SIMULATED = """
+define internal float @fg_wide_KIND(i32 %word, i32 %odd) {
+  %shift = shl i32 %odd, 4
+  %moved = lshr i32 %word, %shift
+  %bits = and i32 %moved, 65535
+WIDE
+  ret float %value
 }
 
 define internal float @fg_sum_KIND(float %start, i32 %row, i32 %column) {
@@ -155,10 +184,7 @@ entry:
 turn:
   %k = phi i32 [0, %entry], [%next, %turn]
   %total = phi float [%start, %entry], [%more, %turn]
-  %k7 = and i32 %k, 7
-  %p = lshr i32 %k7, 1
-  %k8 = lshr i32 %k, 3
-  %odd = and i32 %k, 1
+PLACES
   %la = add i32 %lr, %p
   %ta = add i32 %warp, %la
   %k82 = shl i32 %k8, 1
@@ -179,7 +205,7 @@ turn:
   %product = fmul float %a, %b
   %more = fadd float %total, %product
   %next = add i32 %k, 1
-  %go = icmp ult i32 %next, 16
+  %go = icmp ult i32 %next, TERMS
   br i1 %go, label %turn, label %done
 done:
   ret float %more
@@ -212,10 +238,12 @@ STORES
 
 def _simulated(kind: str) -> str:
     words = {
-        "KIND": kind, "WIDE": _WIDE[kind], "NARROW": _NARROW[kind], "FLOATS": _FLOATS,
-        "PARAMS": _params(), "STORES": _stores(),
+        "KIND": kind, "WIDE": _WIDE[kind], "NARROW": _NARROW.get(kind, ""), "FLOATS": _FLOATS,
+        "PARAMS": _params(), "STORES": _stores(), "PLACES": _PLACES[kind],
+        "TERMS": str(_TERMS[kind]),
     }  # fmt: skip
-    return re.sub("|".join(words), lambda m: words[m[0]], _SIMULATED)
+    text = _SIMULATED + _SIMULATED_PACK * (kind in HALVES)
+    return re.sub("|".join(words), lambda m: words[m[0]], text)
 
 
 def _stores() -> str:
@@ -229,8 +257,17 @@ def _stores() -> str:
 
 SIMULATOR = (
     "@fg_fragments = internal global [6144 x i32] zeroinitializer\n"
-    + "".join(map(_simulated, KINDS))
+    + "".join(map(_simulated, _TERMS))
     + """
+define internal float @fg_fast(float %x) {
+  %bits = bitcast float %x to i32
+  %up = add i32 %bits, 4096
+  %cut = and i32 %up, -8192
+  %nan = fcmp uno float %x, %x
+  %r = select i1 %nan, i32 %bits, i32 %cut
+  %y = bitcast i32 %r to float
+  ret float %y
+}
 declare float @exp2f(float)
 declare float @log2f(float)
 define internal float @fg_exp2(float %x) {

@@ -2,28 +2,55 @@
 
 A thread takes an element of the result and goes through all that it is made of, in order, so that
 no two write to the same place, nothing is atomic, and bits don't vary. A convolution reads its
-windows where they are (implicit GEMM, without tiles in shared memory).
+windows where they are; those of enough features and terms have tiles (`convolution_tiles`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
+from funcgrad.backends.cuda.kernels import convolution_tiles
 from funcgrad.backends.kernels.cluster import Written
 from funcgrad.backends.kernels.special import SpecialKernel
 from funcgrad.backends.loops.builder import ZERO, Builder, add_indices, scale_index
 from funcgrad.backends.loops.ir import Const, Index, Operand
 from funcgrad.backends.loops.scalars import HALVES, LOOP_DTYPES
-from funcgrad.core.ir import Atom, Eqn
+from funcgrad.backends.program import HostStep, KernelStep
+from funcgrad.backends.target import ANY
+from funcgrad.core.ir import Atom, Eqn, Var
 from funcgrad.ops.contract import accumulator
 from funcgrad.ops.elementwise.compare import ge
 from funcgrad.ops.reduce import highest, lowest
 
 BOOL, INT32, FLOAT32 = np.dtype(bool), np.dtype(np.int32), np.dtype(np.float32)
 MOST_TAPS = 64  # of a window whose extremum is found for each of its elements
+
+
+def kernel_step(s: HostStep, made: dict[tuple, Any]) -> KernelStep | HostStep:
+    """A convolution as its kernel's step; the host's for dtypes that loops don't have.
+
+    made: what there is of equal steps
+    """
+    views = (*s.ins, *s.outs)
+    key = (s.prim, *(v.aval for v in views), *sorted(s.params.items()))
+    if key not in made:
+        x, w, y = (Var(v.aval) for v in views)
+        eqn = Eqn(s.prim, [x, w], [y], s.params)
+        tiles = convolution_tiles.tiled(eqn)
+        written = Written(tiles, [x, w, y]) if tiles is not None else (
+            convolution(SpecialKernel({}, ANY), eqn)
+        )  # fmt: skip
+        # Kernels don't have what they don't read.
+        numbers = [] if written is None else [[x, w, y].index(v) for v in written.params]
+        made[key] = written and (written.kernel, numbers)
+    if made[key] is None:
+        return s
+    kernel, numbers = made[key]
+    return KernelStep(kernel, tuple(views[i].ref for i in numbers), s.prim, s.params)
 
 
 def convolution(k: SpecialKernel, eqn: Eqn) -> Written | None:

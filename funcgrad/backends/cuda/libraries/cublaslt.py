@@ -8,18 +8,15 @@ library_types.h. A status that isn't success is an error by its name.
 from __future__ import annotations
 
 import ctypes
-import sys
-from ctypes import byref, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t, c_uint64, c_void_p
-from pathlib import Path
-from weakref import finalize
+from ctypes import byref, c_float, c_int, c_int32, c_int64, c_size_t, c_uint64
 
 import numpy as np
 
 from funcgrad.backends.cuda.devices.device import CudaError
+from funcgrad.backends.cuda.libraries.library import Library, Owned
 from funcgrad.backends.cuda.libraries.products import EIGHTS, Operand, Product
 from funcgrad.backends.llvm.emit.text import BFLOAT16, FLOAT16, FLOAT32, FLOAT64
 
-NAMES = ("libcublasLt.so.13", "libcublasLt.so.12")
 WORKSPACE = 32 << 20  # bytes that an algorithm may use
 
 # cudaDataType of operands and results; cublasComputeType_t by that of the sums
@@ -61,10 +58,9 @@ class Call:
         number = ctypes.c_double if p.compute in (FLOAT64, _COMPLEX128) else c_float
         # Two parts, of which those of real numbers read one.
         self._alpha, self._beta, self._found = (number * 2)(1), (number * 2)(), _Found()
-        self._desc = _Owned(lt, "MatmulDesc")
-        lt.call("cublasLtMatmulDescCreate", byref(self._desc.handle),
-                c_int(_TENSOR_FLOAT if p.tf32 and p.compute == FLOAT32 else _COMPUTE[p.compute]),
-                c_int(_KINDS[p.compute]))  # fmt: skip
+        fast = p.tf32 and p.compute == FLOAT32
+        sums = _TENSOR_FLOAT if fast else _COMPUTE[p.compute]
+        self._desc = lt.owned("MatmulDesc", c_int(sums), c_int(_KINDS[p.compute]))
         biased = _WITH_BIAS * (p.tail.bias is not None)
         settings = {
             _TRANSA: int(p.first.turned), _TRANSB: int(p.second.turned),
@@ -84,18 +80,17 @@ class Call:
         self._ask()
         self.workspace = int(self._found.workspace)
         at = ctypes.addressof
-        first, second, result = (int(x.handle.value or 0) for x in self._layouts)
+        first, second, result = (x.word for x in self._layouts)
         self.words = (
-            int(lt.handle.value or 0), int(self._desc.handle.value or 0), at(self._alpha),
-            first, second, at(self._beta), result, at(self._found),
+            int(lt.handle.value or 0), self._desc.word, at(self._alpha), first, second,
+            at(self._beta), result, at(self._found),
         )  # fmt: skip
 
-    def _layout(self, x: Operand, rows: int, columns: int) -> _Owned:
+    def _layout(self, x: Operand, rows: int, columns: int) -> Owned:
         if x.turned:
             rows, columns = columns, rows
-        made = _Owned(self.lt, "MatrixLayout")
-        self.lt.call("cublasLtMatrixLayoutCreate", byref(made.handle), c_int(_KINDS[x.dtype]),
-                     c_uint64(rows), c_uint64(columns), c_int64(x.leading))  # fmt: skip
+        sizes = c_uint64(rows), c_uint64(columns), c_int64(x.leading)
+        made = self.lt.owned("MatrixLayout", c_int(_KINDS[x.dtype]), *sizes)
         if self.product.count > 1:
             for which, value in ((_COUNT, c_int32(self.product.count)), (_BATCH, c_int64(x.batch))):
                 self.lt.call("cublasLtMatrixLayoutSetAttribute", made.handle, c_int(which),
@@ -105,8 +100,7 @@ class Call:
     def _ask(self) -> None:
         """Let the heuristics propose an algorithm for operands that are aligned as they are."""
         lt, p, given = self.lt, self.product, c_int()
-        preference = _Owned(lt, "MatmulPreference")
-        lt.call("cublasLtMatmulPreferenceCreate", byref(preference.handle))
+        preference = lt.owned("MatmulPreference")
         first, second, result = p.alignments
         limits = zip(_ALIGNMENTS, (first, second, result, result), strict=True)
         settings = [(_MOST_WORKSPACE, c_uint64(WORKSPACE)),
@@ -121,41 +115,11 @@ class Call:
             raise CudaError(f"cuBLASLt has no algorithm for {_sizes(p)}")
 
 
-class Lt:
-    """The library, and its handle for the device whose context is current.
+class Lt(Library):
+    """The library, and its handle for the device whose context is current."""
 
-    Raises CudaError if there is no library.
-    """
-
-    def __init__(self, library: str | None = None):
-        name = library or found() or NAMES[0]
-        try:
-            self.lib = ctypes.CDLL(name)
-        except OSError:
-            raise CudaError(
-                f"no cuBLASLt ({name}) on this machine: pip install nvidia-cublas"
-            ) from None
-        self.lib.cublasLtGetStatusName.restype = c_char_p
-        self.handle = c_void_p()
-        self.call("cublasLtCreate", byref(self.handle))
-        finalize(self, self.lib.cublasLtDestroy, self.handle).atexit = False
-
-    def call(self, name: str, *args: object) -> None:
-        """Call a function of the library.
-
-        Raises CudaError with the status's name if it fails.
-        """
-        if status := getattr(self.lib, name)(*args):
-            raise CudaError(f"{name}: {self.status(status)}")
-
-    def address_of(self, name: str) -> int:
-        """Where a function of the library is, for native code."""
-        return int(ctypes.cast(getattr(self.lib, name), c_void_p).value or 0)
-
-    def status(self, number: int) -> str:
-        """A status's name."""
-        text = self.lib.cublasLtGetStatusName(c_int(number))
-        return text.decode() if text else f"status {number}"
+    title, wheel, files = "cuBLASLt", "nvidia-cublas", ("libcublasLt.so.13", "libcublasLt.so.12")
+    create, destroy, tells = "cublasLtCreate", "cublasLtDestroy", "cublasLtGetStatusName"
 
     def bind(self, p: Product) -> Call:
         """A product's descriptors and algorithm.
@@ -164,37 +128,9 @@ class Lt:
         """
         return Call(self, p)
 
-
-class _Owned:
-    """A descriptor, destroyed with its last reference."""
-
-    def __init__(self, lt: Lt, kind: str):
-        self.handle = c_void_p()
-        # The library outlives what it made.
-        finalize(self, _destroy, lt, f"cublasLt{kind}Destroy", self.handle).atexit = False
-
-
-def _destroy(lt: Lt, name: str, handle: c_void_p) -> None:
-    if handle:
-        getattr(lt.lib, name)(handle)
-
-
-def found() -> str | None:
-    """Where the library is: in a wheel of NVIDIA's, or where the system has it; None if nowhere.
-
-    >>> found() is None or "cublasLt" in found()
-    True
-    """
-    for root in sys.path:
-        for path in sorted(Path(root, "nvidia").glob("**/libcublasLt.so.1*")):
-            return str(path)
-    for name in NAMES:
-        try:
-            ctypes.CDLL(name)
-        except OSError:
-            continue
-        return name
-    return None
+    def owned(self, kind: str, *args: object) -> Owned:
+        """A new descriptor."""
+        return Owned(self, f"cublasLt{kind}Create", f"cublasLt{kind}Destroy", *args)
 
 
 def _sizes(p: Product) -> str:

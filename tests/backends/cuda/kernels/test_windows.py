@@ -49,6 +49,7 @@ def test_channels_last_in_bfloat16():
         )
 
     program = planned(f, x, w)
+    assert program.program.flops >= 2 * (2 * 5 * 5 * 4) * (3 * 3 * 3)
     got = program([np.asarray(x), np.asarray(w)])[0].astype("float32")
     np.testing.assert_allclose(
         got, np.asarray(fg.jit(f)(x, w)).astype("float32"), rtol=1e-2, atol=1e-2
