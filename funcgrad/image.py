@@ -61,6 +61,10 @@ _METHODS = {
 }
 
 
+def _linear(x: Any) -> Any:
+    return fnp.maximum(1 - x, 0)
+
+
 def _lanczos(radius: float) -> Callable:
     def kernel(x: Any) -> Any:
         near = x <= 1e-3
@@ -83,7 +87,7 @@ def _cubic(a: float) -> Callable:
 
 
 _KERNELS: dict[ResizeMethod, Callable] = {
-    ResizeMethod.LINEAR: lambda x: fnp.maximum(1 - x, 0),
+    ResizeMethod.LINEAR: _linear,
     ResizeMethod.LANCZOS3: _lanczos(3.0),
     ResizeMethod.LANCZOS5: _lanczos(5.0),
     ResizeMethod.CUBIC: _cubic(-0.5),

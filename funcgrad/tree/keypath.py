@@ -14,10 +14,10 @@ class _Key:
     Written out, as dataclasses would make each `import funcgrad` slower (`core.record`).
     """
 
-    __slots__ = ()
+    __slots__: tuple[str, ...] = ()
 
     def __init_subclass__(cls) -> None:
-        cls.__match_args__ = cls.__slots__  # type: ignore[attr-defined]
+        cls.__match_args__ = cls.__slots__  # type: ignore[attr-defined, misc]
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"{name} of a {type(self).__name__} can't be changed")

@@ -176,17 +176,6 @@ def _nearest(xp: Any, x: Any) -> Any:
     return xp.where((again == x) | (x != x), bits, below | np.int32(1)).view(FLOAT32)
 
 
-def _nearest(xp: Any, x: Any) -> Any:
-    """A number as float32; of doubles between two the one that is odd, so that a second rounding is
-    right (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", 2008)."""
-    near = x.astype(FLOAT32)
-    if x.dtype != FLOAT64:
-        return near
-    bits, again = near.view(INT32), near.astype(FLOAT64)
-    below = xp.where(xp.abs(again) > xp.abs(x), bits - np.int32(1), bits)
-    return xp.where((again == x) | (x != x), bits, below | np.int32(1)).view(FLOAT32)
-
-
 class _Format:
     """A float of 8 bits: its widths, the codes of its special values without their sign.
 

@@ -100,7 +100,7 @@ def _dot(how: _How, lhs: Value, rhs: Value) -> Value:
 
 def _forward(how: _How, lhs: Value, rhs: Value) -> tuple[Value, tuple[Narrow, Narrow]]:
     if not aval_of(lhs).size or not aval_of(rhs).size:
-        kept = tuple(Narrow(x, np.float32(1)) for x in (lhs, rhs))
+        kept = Narrow(lhs, np.float32(1)), Narrow(rhs, np.float32(1))
         params = {"dimension_numbers": how.numbers, "preferred_element_type": _WIDE}
         return zeros(dot_general_p.abstract(aval_of(lhs), aval_of(rhs), **params)), kept
     kept = quantized(lhs, E4M3), quantized(rhs, E4M3)

@@ -150,7 +150,8 @@ class Policy:
     def _product_of_eights(self, eqn: Eqn, values: list) -> Rewritten:
         """A matrix product in float8, whose result is narrow where nothing else is asked for."""
         dtype = eqn.params["preferred_element_type"] or self.compute
-        return float8_dot(*values, eqn.params["dimension_numbers"], dtype)
+        lhs, rhs = values
+        return float8_dot(lhs, rhs, eqn.params["dimension_numbers"], dtype)
 
     def _comes_narrow(self, eqn: Eqn, values: list) -> bool:
         """Whether float32 operands have become narrow, all but numbers, which are of any dtype."""

@@ -291,13 +291,14 @@ def convolution(s: HostStep) -> Convolution | None:
         "forward": (one, kernel, other), "data": (kernel, one, other),
         "filter": (one, other, kernel),
     }[form.kind]  # fmt: skip
-    more = [form.padding, form.strides, form.dilation]
-    if len(form.padding) == 1:  # of which there are two at least
+    padding, strides, dilation = form.padding, form.strides, form.dilation
+    if len(padding) == 1:  # axes, of which there are two at least
         arrays = tuple(_with_axis(x) for x in arrays)  # type: ignore[assignment]
-        more = [(0, *more[0]), (1, *more[1]), (1, *more[2])]
+        padding, strides, dilation = (0, *padding), (1, *strides), (1, *dilation)
+    first, second, result = arrays
     return Convolution(
-        form.kind, views[0].aval.dtype, *arrays, *more, form.groups, form.flipped,
-        _last(form, numbers), "precision" in p,
+        form.kind, views[0].aval.dtype, first, second, result, padding, strides, dilation,
+        form.groups, form.flipped, _last(form, numbers), "precision" in p,
     )  # fmt: skip
 
 

@@ -56,9 +56,10 @@ def dot(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom | None:
     out = eqn.outs[0].aval
     axes = list(zip(*eqn.params["dimension_numbers"], strict=True))
     sides = [_sizes(x.aval.shape, *own) for x, own in zip(ins, axes, strict=True)]
+    made: Atom | None
     if has_product(kinds, *sides):
         sides_ = zip(ins, axes, sides, strict=True)
-        matrices = [_matrices(flat, x, *own, sizes) for x, own, sizes in sides_]
+        matrices = [_matrices(flat, x, own[0], own[1], size) for x, own, size in sides_]
         made = flat.reshape(flat.add(eights_p, matrices, kinds=kinds), out.shape)
     else:
         to = BFLOAT16 if set(kinds) <= set(dtypes.FLOAT8) else FLOAT32
@@ -69,7 +70,7 @@ def dot(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom | None:
         if result.dtype not in LOOP_DTYPES or any(x.aval.dtype not in LOOP_DTYPES for x in wide):
             return None
         made = products.dot(flat, eqn.replace(ins=wide, outs=[Var(result)]), wide)
-    return flat.convert(made, out.dtype)
+    return None if made is None else flat.convert(made, out.dtype)
 
 
 def has_product(kinds: tuple, left: Sequence[int], right: Sequence[int]) -> bool:
@@ -136,7 +137,7 @@ class _Scales:
         """The equations of a product that nobody else reads, from its own to what x is of it."""
         found: list[Eqn] = []
         while x in self.made and self.reads[x] == 1:
-            eqn = self.made[x][1]  # type: ignore[index]
+            eqn = self.made[x][1]
             found.append(eqn)
             if eqn.prim is eights_p:
                 return found[::-1] if len(eqn.ins) - 2 < MOST_SCALES else []
@@ -148,7 +149,7 @@ class _Scales:
     def number(self, y: Atom) -> Atom | None:
         """The number that all elements of y are, if they are views of one."""
         while y.aval.size != 1:
-            eqn = self.made[y][1] if y in self.made else None  # type: ignore[index]
+            eqn = self.made[y][1] if y in self.made else None
             if eqn is None or eqn.prim.view is None:
                 return None
             y = eqn.ins[0]
