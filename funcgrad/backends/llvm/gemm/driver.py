@@ -29,6 +29,7 @@ from funcgrad.backends.llvm.gemm.winograd.first import Winograd
 from funcgrad.backends.llvm.gemm.winograd.kernel_first import WinogradKernel
 from funcgrad.backends.llvm.gemm.winograd.kernel_last import WinogradKernelLast
 from funcgrad.backends.llvm.gemm.winograd.last import WinogradLast
+from funcgrad.backends.llvm.gemm.winograd.last_bytes import WinogradBytes
 from funcgrad.backends.llvm.gemm.winograd.phases import WinogradPhases
 from funcgrad.backends.llvm.gemm.winograd.tiles import TiledWay
 from funcgrad.backends.llvm.gemm.words import (
@@ -50,14 +51,15 @@ from funcgrad.backends.llvm.gemm.words import (
 from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I64, PTR, Bool, Code, Int, Record
 from funcgrad.backends.llvm.native.target import Target
-from funcgrad.backends.llvm.rewrites.tiles import IMAGES, IMAGES_LAST, KERNEL, KERNEL_LAST, PHASES
+from funcgrad.backends.llvm.rewrites import tiles
 
 TILED_WAYS: dict[int, type[TiledWay]] = {
-    IMAGES: Winograd,
-    KERNEL: WinogradKernel,
-    IMAGES_LAST: WinogradLast,
-    KERNEL_LAST: WinogradKernelLast,
-    PHASES: WinogradPhases,
+    tiles.IMAGES: Winograd,
+    tiles.KERNEL: WinogradKernel,
+    tiles.IMAGES_LAST: WinogradLast,
+    tiles.KERNEL_LAST: WinogradKernelLast,
+    tiles.PHASES: WinogradPhases,
+    tiles.BYTES_LAST: WinogradBytes,
 }
 PAGE = 4096
 # Ways of which it is known what kernels a product calls.
@@ -444,6 +446,8 @@ class Driver:
         ways: list[tuple[Callable[[Any], Any], Way]] = []
         # Only elements that are multiplied as they lie are read one by one.
         as_it_is = self.fmt.storage == self.fmt.acc
+        if self.fmt.name == "int8":
+            ways.append(_tiled_way(tiles.BYTES_LAST, WinogradBytes, parts))
         if as_it_is:
             ways += [_tiled_way(form, kind, parts) for form, kind in TILED_WAYS.items()]
             if Lines.works(parts):

@@ -4,6 +4,7 @@ import numpy as np
 
 from funcgrad.backends.llvm.gemm.steps import takes_frame
 from funcgrad.backends.llvm.rewrites.tiles import (
+    BYTES_LAST,
     IMAGES,
     IMAGES_LAST,
     KERNEL_LAST,
@@ -109,6 +110,26 @@ def test_which_products_with_channels_last_go_this_way():
         {"frame": Frame(0, 0, 4, ((15, 1, 1), (2048, 64, 64)))},
         {"frame": Frame(0, 0, 32, ((32, 1, 1), (2048, 32, 96)))},
     ):  # fmt: skip
+        assert tiles_of(replace(step, **changed)) == (0, 0), changed
+
+
+def test_which_products_of_bytes_go_this_way():
+    step = last_step(SHAPES[0], "int8")
+    assert tiles_of(step) == (0, 0)
+    step = replace(step, out=np.dtype("int32"))
+    assert tiles_of(step) == (BYTES_LAST, 1)
+    image, _, line, pixel = step.windows.steps
+    for changed in (
+        {"exact": True},
+        {"c_strides": (1, 65536)},
+        *(other(step, **fields) for fields in OTHERS),
+        other(step, steps=(image, 2, line, pixel)),
+        other(step, channels=48),
+        other(step, channels=3648),
+        other(step, features=2),
+        other(step, taps=(5, 3)),
+        {"frame": replace(step.frame, start=1)},
+    ):
         assert tiles_of(replace(step, **changed)) == (0, 0), changed
 
 
