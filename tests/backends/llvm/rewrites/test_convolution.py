@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import funcgrad as fg
-from funcgrad.backends.llvm.rewrites.tiles import BYTES_LAST, KERNEL_LAST, PHASES, tiles_of
+from funcgrad.backends.llvm.rewrites.tiles import KERNEL_LAST, PHASES, tiles_of
 from funcgrad.backends.llvm.runtime import pool
 from funcgrad.backends.program import GemmStep, KernelStep, walk
 from funcgrad.ops.convolution.conv import conv_general_dilated
@@ -328,50 +328,6 @@ def test_doubled_images_as_a_piece_of_others():
     planned = check(joined, x, w, other)
     (product,) = [s for s in walk(planned.steps) if isinstance(s, GemmStep)]
     assert tiles_of(product)[0] == PHASES
-
-
-@pytest.mark.parametrize(
-    ("case", "kw"),
-    [
-        ("tiles", {}),
-        ("exact", {"precision": "highest"}),
-        ("strided", {"window_strides": (2, 2)}),
-        ("features first", {"dimension_numbers": ("NCHW", "HWIO", "NHWC")}),
-    ],
-)
-def test_images_of_bytes(case, kw):
-    """Windows of neighbours are multiplied by tiles, with the zeros around them nowhere written;
-    sums are exact, however they are made."""
-    rng = np.random.default_rng(0)
-    kw = {"window_strides": ONE, "dimension_numbers": NHWC, **kw}
-    lhs = (2, 64, 16, 16) if case == "features first" else (2, 16, 16, 64)
-    x, w = (rng.integers(-128, 128, size, np.int8) for size in (lhs, (3, 3, 64, 32)))
-
-    def conv(x, w, dtype="int32"):
-        return [conv_general_dilated(x, w, padding="SAME", preferred_element_type=dtype, **kw)]
-
-    run = fg.jit(conv)
-    steps = list(walk(run.lower(x, w)._executable().program.steps))
-    forms = [tiles_of(s)[0] for s in steps if isinstance(s, GemmStep)]
-    assert forms == [BYTES_LAST * (case == "tiles")]
-    assert len(steps) == (1 if case == "tiles" else len(steps))
-    wanted = conv(x.astype("float64"), w.astype("float64"), None)
-    np.testing.assert_array_equal(run(x, w)[0], wanted[0])
-
-
-def test_images_of_bytes_as_views():
-    """Features that don't follow each other in memory are gathered."""
-    rng = np.random.default_rng(0)
-    x = rng.integers(-128, 128, (2, 64, 16, 16), np.int8)
-    w = rng.integers(-128, 128, (3, 3, 64, 32), np.int8)
-
-    def conv(x, w, dtype="int32"):
-        x = x.transpose(0, 2, 3, 1)
-        return conv_general_dilated(x, w, ONE, "SAME", dimension_numbers=NHWC,
-                                    preferred_element_type=dtype)  # fmt: skip
-
-    wanted = conv(x.astype("float64"), w.astype("float64"), None)
-    np.testing.assert_array_equal(fg.jit(conv)(x, w), wanted)
 
 
 def test_padding_is_shared():

@@ -188,7 +188,7 @@ class WinogradLast(TilesLast):
 
         self.each_tile(code, call, begin, end, tile)
 
-    def write_results(self, code: Code, args: tuple[ir.Value, ...]) -> None:
+    def write_results(self, code: Code, args: tuple) -> None:
         """The results of a task's tiles; args: of `_output`."""
         call, _, _, first, last = args
         exact = self._exact()

@@ -51,5 +51,5 @@ class WinogradBytes(WinogradLast):
         code.function.attributes.add("noinline")
         return code.function
 
-    def write_results(self, code: Code, args: tuple[ir.Value, ...]) -> None:
+    def write_results(self, code: Code, args: tuple) -> None:
         code.call(self.output, *args)
