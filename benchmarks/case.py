@@ -26,10 +26,11 @@ class Case:
     state: `work` takes and returns a state in front, `(state, result)`, whose memory is donated.
     flops and reads: the operations, and the bytes read, that the work needs at least; they tell,
     with the bytes of the results, how far from the machine's limits a time is. Without `reads`,
-    that are the inputs. measure: "call" is the time of a call; "cold" and "cached" that
-    of the first call in a new process, without and with a filled disk cache; "memory" the peak of
-    a new process; "import" the time of the import alone. int8: whether the operations are of
-    integers of 8 bits. tolerance: see `compare.difference`;
+    that are the inputs. gathers: the bytes of lines that are read wherever they lie. int8: whether
+    the operations are of integers of 8 bits.
+    measure: "call" is the time of a call; "cold" and "cached" that of the first call in a new
+    process, without and with a filled disk cache; "memory" the peak of a new process; "import" the
+    time of the import alone. tolerance: see `compare.difference`;
     compared: the libraries whose results must agree.
     """
 
@@ -47,6 +48,7 @@ class Case:
     x64: bool = False
     flops: float = 0.0
     reads: float | None = None
+    gathers: float = 0.0
     int8: bool = False
     tolerance: float = 1e-4
     compared: tuple[str, ...] = ("numpy", "jax", "torch", "compile", "funcgrad")

@@ -53,7 +53,7 @@ def share_of_limit(outcome: Outcome, limits: Limits | None) -> float | None:
     if limits is None or outcome.case.measure != "call" or OURS not in middle:
         return None
     case = outcome.case
-    least = limits.seconds(case.flops, outcome.read, outcome.written, case.kind)
+    least = limits.seconds(case.flops, outcome.read, outcome.written, case.kind, case.gathers)
     share = least / middle[OURS]
     return share if share >= LEAST_SHARE else None
 
@@ -195,7 +195,8 @@ def to_markdown(
         text.append(
             f"The machine reads {limits.reads / 1e9:.1f} GB/s, copies "
             f"{limits.copies / 1e9:.1f} GB/s (read and written) and does "
-            f"{limits.flops / 1e9:.0f} GFLOP/s in float32, {limits.int8 / 1e9:.0f} GOP/s in int8."
+            f"{limits.flops / 1e9:.0f} GFLOP/s in float32, {limits.int8 / 1e9:.0f} GOP/s in int8; "
+            f"it gathers {limits.lines / 1e9:.1f} GB/s, in lines of 256 bytes out of a cache."
         )
     text += [
         "Times are medians over bursts in which the libraries take turns. The ratio is the "

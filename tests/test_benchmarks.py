@@ -128,11 +128,13 @@ def test_limits_are_positive():
     assert most.copies > 0
     assert most.flops > 0
     assert most.int8 > 0
+    assert most.lines > 0
     most = limits.Limits(10.0, 10.0, 100.0, 400.0)
     assert most.seconds(200, 5, 5) == 2
     assert most.seconds(200, 5, 25) == 3
     assert most.seconds(200, 5, 5, "float64") == 4
     assert most.seconds(1200, 5, 5, "int8") == 3
+    assert most._replace(lines=5.0).seconds(200, 5, 5, gathered=20) == 4
     # Writing takes what a copy takes beyond reading.
     assert limits.Limits(20.0, 10.0, 100.0, 400.0).seconds(0, 20, 20) == pytest.approx(4)
     assert limits.Limits(20.0, 10.0, 100.0, 400.0).seconds(0, 20, 0) == pytest.approx(1)

@@ -156,5 +156,7 @@ def _sparse(name: str, n: int, columns: tuple[int, ...]) -> Case:
         numpy=scipy,
         flops=2.0 * n * each * width,
         reads=8.0 * n * each + 4.0 * n * width,
+        # Of one column, a line of a cache has several of its elements.
+        gathers=4.0 * n * each * width if columns else 0.0,
         tolerance=1e-3,
     )

@@ -20,10 +20,12 @@ from funcgrad.backends.llvm.gemm.winograd import kernel_last as kernel_last
 from funcgrad.backends.llvm.gemm.winograd import last as images_last
 from funcgrad.backends.llvm.gemm.winograd import tiles as gemm_tiles
 from funcgrad.backends.llvm.gemm.winograd.first import Winograd
+from funcgrad.backends.llvm.gemm.winograd.last_bytes import WinogradBytes
 from funcgrad.backends.llvm.gemm.winograd.phases import WinogradPhases
 from funcgrad.backends.llvm.gemm.winograd.tiles_last import APART
 from funcgrad.backends.llvm.native.target import default_target
 from funcgrad.backends.llvm.rewrites.tiles import (
+    BYTES_LAST,
     IMAGES,
     IMAGES_LAST,
     KERNEL,
@@ -64,7 +66,8 @@ def scratch_size(step: Step) -> int:
     form, _ = tiles_of(step)
     called = one_phase(step) or step
     if form and called.convolution is not None:
-        return _Room(called, called.convolution, form).elements() * step.dtype.itemsize
+        room = _Room(called, called.convolution, form)
+        return room.elements() * room.size
     if step.frame is not None and not takes_frame(step):
         axes = math.prod(sum(axis) for axis in step.frame.axes)
         return step.frame.planes * axes * step.dtype.itemsize
@@ -82,14 +85,15 @@ def _described(step: Step) -> str:
 
 
 class _Room:
-    """What a product by tiles takes, in elements."""
+    """What a product by tiles takes, in elements of `size` bytes."""
 
     def __init__(self, s: GemmStep, of: Convolution, form: int):
         target, self.form = default_target(), form
         self.images, (self.height, self.width), self.channels, self.features = sizes_of(of, form)
         self.way = WinogradPhases if form == PHASES else Winograd
         self.rows_of_c = s.m
-        self.tile, self.size = Tile.of(target, FORMATS[s.dtype.name]), s.dtype.itemsize
+        fmt = FORMATS[s.dtype.name]
+        self.tile, self.size = Tile.of(target, fmt), fmt.acc_bytes
         share = gemm_tiles.CACHE_SHARE
         self.cache = target.caches.l2 * share[0] // share[1] // self.size
         self.threads = pool.num_threads()
@@ -104,7 +108,8 @@ class _Room:
             return self._images()
         if self.form == KERNEL:
             return self._kernel()
-        return self._images_last() if self.form == IMAGES_LAST else self._kernel_last()
+        last = self.form in (IMAGES_LAST, BYTES_LAST)
+        return self._images_last() if last else self._kernel_last()
 
     def _images(self) -> int:
         tile, products = self.tile, self.way.products
@@ -133,10 +138,11 @@ class _Room:
 
     def _images_last(self) -> int:
         tile, rows = self.tile, self.rows
-        row = _up(self.channels, tile.lanes) + _up(self.features, tile.lanes)
+        depth = self.channels // (WinogradBytes.along if self.form == BYTES_LAST else 1)
+        row = _up(depth, tile.lanes) + _up(self.features, tile.lanes)
         mine = min(self.cache // POINTS // row, self.total // (self.threads * 4))
         mine = min(max(mine, images_last.LEAST * rows), images_last.MOST * rows) // rows * rows
-        panels = -(-self.features // tile.cols) * self._panel(tile.cols, self.channels)
+        panels = -(-self.features // tile.cols) * self._panel(tile.cols, depth)
         own = (mine * row + 2 * APART) * POINTS + _up(self.features, tile.lanes)
         kernel = panels * POINTS + _up(self.channels, tile.lanes)
         return kernel + own * min(self.threads, -(-self.total // mine))

@@ -23,6 +23,7 @@ CASES = [
     ((2, (33, 17), 64, 64), "float32"),
     ((16, (32, 32), 32, 16), "float32"),
 ]
+BYTES = (2, (33, 17), 64, 72)
 
 
 def convolution(layout, kind):
@@ -96,10 +97,25 @@ def takes(monkeypatch):
 @pytest.mark.parametrize(("size", "dtype"), CASES, ids=str)
 @pytest.mark.parametrize("kind", ["forward", "operand", "kernel", "doubled"])
 def test_tiles_to_the_byte(kind, size, dtype, takes):
+    check_bytes(fg.jit(convolution("NCHW", kind)), given("NCHW", kind, size, dtype), takes)
+
+
+def test_tiles_of_bytes_to_the_byte(takes):
+    def conv(x, w):
+        return lax.conv_general_dilated(
+            x, w, (1, 1), "SAME", dimension_numbers=LAYOUTS["NHWC"],
+            preferred_element_type=fnp.int32,
+        )  # fmt: skip
+
+    args = [x.astype("int8") for x in given("NHWC", "forward", BYTES, "float32")]
+    check_bytes(fg.jit(conv), args, takes)
+
+
+def check_bytes(fun, args, takes):
+    """What the product of a program asks for is what is told before."""
     pool.set_num_threads(1)
     target, asked, _ = takes
-    args = given("NCHW", kind, size, dtype)
-    steps = fg.jit(convolution("NCHW", kind)).lower(*args)._executable().program.steps
+    steps = fun.lower(*args)._executable().program.steps
     (step,) = (s for s in steps if isinstance(s, GemmStep))
     call, memory, kept = product_call(step), np.zeros(1 << 21), []
     words = (ctypes.c_int64 * len(call.words))(*call.words)
@@ -108,10 +124,11 @@ def test_tiles_to_the_byte(kind, size, dtype, takes):
     for name, table in call.tables.items():
         kept.append((ctypes.c_int64 * len(table))(*table))
         words[call.places[name]] = ctypes.addressof(kept[-1])
-    way = product_kind(step)[-1]
-    function = gemm.install(dtype, dtype, target, way)
+    kind = product_kind(step)
+    way = kind[-1]
+    function = gemm.install(*kind[:2], target, way)
     ctypes.CFUNCTYPE(None, ctypes.c_void_p)(function)(ctypes.addressof(words))
-    if way in ("winograd", "winograd_phases"):
+    if way in ("winograd", "winograd_phases", "winograd_bytes"):
         asked.pop(0)  # tables of where elements lie, which aren't counted
     # A task takes what the one before it gave back.
     assert scratch_size(step) == sum(set(asked))

@@ -24,20 +24,22 @@ from funcgrad.backends.llvm.gemm.winograd.first import Winograd
 from funcgrad.backends.llvm.gemm.winograd.kernel_first import WinogradKernel
 from funcgrad.backends.llvm.gemm.winograd.kernel_last import WinogradKernelLast
 from funcgrad.backends.llvm.gemm.winograd.last import WinogradLast
+from funcgrad.backends.llvm.gemm.winograd.last_bytes import WinogradBytes
 from funcgrad.backends.llvm.gemm.winograd.phases import WinogradPhases
 from funcgrad.backends.llvm.gemm.winograd.tiles import TiledWay
 from funcgrad.backends.llvm.gemm.words import AXES, CALL, FRAMED, INNER, MAX_AXES, TABLES
 from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import I64, PTR, Code, Int, Record
 from funcgrad.backends.llvm.native.target import Target
-from funcgrad.backends.llvm.rewrites.tiles import IMAGES, IMAGES_LAST, KERNEL, KERNEL_LAST, PHASES
+from funcgrad.backends.llvm.rewrites import tiles
 
 TILED_WAYS: dict[int, type[TiledWay]] = {
-    IMAGES: Winograd,
-    KERNEL: WinogradKernel,
-    IMAGES_LAST: WinogradLast,
-    KERNEL_LAST: WinogradKernelLast,
-    PHASES: WinogradPhases,
+    tiles.IMAGES: Winograd,
+    tiles.KERNEL: WinogradKernel,
+    tiles.IMAGES_LAST: WinogradLast,
+    tiles.KERNEL_LAST: WinogradKernelLast,
+    tiles.PHASES: WinogradPhases,
+    tiles.BYTES_LAST: WinogradBytes,
 }
 
 
@@ -142,8 +144,11 @@ class Gathered(Driver):
         ways: list[tuple[Callable[[Any], Any], Way]] = []
         # Only elements that are multiplied as they lie are read one by one.
         as_it_is = self.fmt.storage == self.fmt.acc
+        for form, kind in TILED_WAYS.items():
+            serves = self.fmt.name == "int8" if form == tiles.BYTES_LAST else as_it_is
+            if serves:
+                ways.append(_tiled_way(form, kind, parts))
         if as_it_is:
-            ways += [_tiled_way(form, kind, parts) for form, kind in TILED_WAYS.items()]
             if Lines.works(parts):
                 sums = Way(Sums.name, lambda: Sums(parts).function)
                 ways.append((lambda call: Sums.serves(call, parts), sums))

@@ -80,6 +80,10 @@ class Kernels(Registers):
         """void(k, a, a_rs, a_cs, b, b_rs, c, c_rs, n, add): b and c contiguous along n ≤ cols."""
         return self._micro(Micro("direct", rows, vectors, masked))
 
+    def pairs(self, rows: int, vectors: int) -> Callee:
+        """As `direct` for pairs of int16, an int32 each: whole vectors of b, a in rows."""
+        return self._micro(Micro("pairs", rows, vectors))
+
     def narrow(self, rows: int, masked: bool) -> Callee:
         """As `direct` for one vector of columns and an a that is contiguous along k."""
         return self._micro(Micro("narrow", rows, 1, masked))
@@ -119,7 +123,7 @@ class Kernels(Registers):
 
     def write(self, kernel: Micro, name: str) -> ir.Function:
         """One that several ways use, by this name."""
-        if kernel.kind in ("direct", "ahead"):
+        if kernel.kind in ("direct", "ahead", "pairs"):
             return self._direct(name, kernel)
         if kernel.kind == "narrow":
             return self._narrow(name, kernel.rows, kernel.masked)
@@ -204,15 +208,16 @@ class Kernels(Registers):
         code.ret()
 
     def _direct(self, name: str, kernel: Micro) -> ir.Function:
-        """`direct`; or "ahead", void(…, soon, step), which meanwhile fetches what is read after it,
-        from `soon` on, so many bytes further with each step along k."""
+        """`direct`, or `pairs`; or "ahead", void(…, soon, step), which meanwhile fetches what is
+        read after it, from `soon` on, so many bytes further with each step along k."""
         code = Code(self.module, name, kernel.arguments)
         k, a, a_rs, a_cs, b, b_rs, c, c_rs, n, add, *ahead = code.args
-        _, rows, vectors, masked = kernel
-        lanes, fmt = self.tile.lanes, self.fmt
+        kind, rows, vectors, masked = kernel
+        lanes, fmt, pairs = self.tile.lanes, self.fmt, kind == "pairs"
+        element, vec = (fmt.acc, self.vec) if pairs else (fmt.storage, self.storage_vec)
         masks = [self.mask(code, n - v * lanes) if masked else None for v in range(vectors)]
         acc = self._accumulators(code, rows, vectors)
-        row_pointers = [code.at(a, a_rs * i, fmt.storage) for i in range(rows)]
+        row_pointers = [code.at(a, a_rs * i, element) for i in range(rows)]
         if self.target.follows_strides:
             # Others have nothing of it: they follow C's rows, or wait for them all the same.
             self._prefetch(code, c, c_rs, rows, vectors)
@@ -221,15 +226,19 @@ class Kernels(Registers):
                 # All at once, or several a step, these would delay what the step itself reads.
                 soon, step = ahead
                 code.prefetch(code.at(soon, kk * step, BYTE), first=True)
-            pb = code.at(b, kk * b_rs, fmt.storage)
+            pb = code.at(b, kk * b_rs, element)
             bv = []
             for v in range(vectors):
-                p = code.at(pb, v * lanes, fmt.storage)
-                y = self._read(code, p, masks[v], self.storage_vec)
-                bv.append(widen(code, fmt, self.target, y))
+                p = code.at(pb, v * lanes, element)
+                y = self._read(code, p, masks[v], vec)
+                bv.append(y if pairs else widen(code, fmt, self.target, y))
             for i in range(rows):
-                p = code.at(row_pointers[i], kk * a_cs, fmt.storage)
-                self._row_product(code, acc[i], self._factors(code, p, packed=False), bv)
+                at = kk if pairs else kk * a_cs
+                x = self._factors(code, code.at(row_pointers[i], at, element), pairs)
+                if pairs:
+                    self.word_products(code, acc[i], x[0], bv)
+                else:
+                    self._row_product(code, acc[i], x, bv)
         self._store_rows(code, acc, masks, (c, c_rs, add))
         code.ret()
         return code.function

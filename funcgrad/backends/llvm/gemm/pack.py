@@ -158,14 +158,26 @@ def pair_instruction(target: Target, fmt: Format) -> str:
     wide = target.vector_bits == 512
     if fmt.name == "bfloat16" and wide and target.multiplies_pairs:
         return "avx512bf16.dpbf16ps.512"
-    if fmt.name != "int8" or not target.triple.startswith("x86_64"):
+    if fmt.name != "int8":
         return ""
-    if wide:
-        known = {"avx512vnni": "avx512.vpdpbusd.512", "avx512bw": "avx512.pmaddw.d.512"}
-        return next((name for feature, name in known.items() if target.has(feature)), "")
+    if wide and target.has("avx512vnni"):
+        return "avx512.vpdpbusd.512"
+    if target.vector_bits == 256 and target.has("avxvnni"):
+        return "avx512.vpdpbusd.256"
+    return word_instruction(target)
+
+
+def word_instruction(target: Target) -> str:
+    """The intrinsic that multiplies pairs of int16 and adds the two products, "" if there is none.
+
+    >>> word_instruction(Target("aarch64-unknown-linux-gnu", "generic", ""))
+    ''
+    """
+    if not target.triple.startswith("x86_64"):
+        return ""
+    if target.vector_bits == 512:
+        return "avx512.pmaddw.d.512" if target.has("avx512bw") else ""
     if target.vector_bits == 256:
-        if target.has("avxvnni"):
-            return "avx512.vpdpbusd.256"
         return "avx2.pmadd.wd" if target.has("avx2") else ""
     return "sse2.pmadd.wd"
 

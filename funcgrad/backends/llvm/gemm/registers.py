@@ -8,15 +8,17 @@ from __future__ import annotations
 import itertools
 
 from funcgrad.backends.llvm.gemm.pack import (
-    F32,
+    I16,
     I32,
     Format,
     Tile,
+    constant,
     first_elements,
     shuffle,
     transpose,
     vector_of,
     widen,
+    word_instruction,
 )
 from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.code import (
@@ -116,17 +118,29 @@ class Registers(Functions):
             for slot, y in zip(acc, bv, strict=True):
                 slot.set(self.fours(code, slot.get(), x, y))
             return
-        half = BFLOAT if self.fmt.acc == F32 else ir.IntType(16)
-        kind = ir.VectorType(half, 2 * self.tile.lanes)
-        adds = "pmadd" not in name
-        types = [self.vec, kind, kind] if adds else [kind, kind]
+        if "pmadd" in name:
+            self.word_products(code, acc, x, bv)
+            return
+        kind = ir.VectorType(BFLOAT, 2 * self.tile.lanes)
+        types = [self.vec, kind, kind]
         f = declare(self.module, f"llvm.x86.{name}", ir.FunctionType(self.vec, types))
         for slot, y in zip(acc, bv, strict=True):
-            pair = [b.bitcast(x, kind), b.bitcast(y, kind)]
-            if adds:
-                slot.set(b.call(f, [slot.get(), *pair]))
+            slot.set(b.call(f, [slot.get(), b.bitcast(x, kind), b.bitcast(y, kind)]))
+
+    def word_products(
+        self, code: Code, acc: list[Variable], x: ir.Value, bv: list[ir.Value]
+    ) -> None:
+        """The products of each lane's pair of int16 are added to its sum."""
+        name, b = word_instruction(self.target), code.b
+        kind, half = ir.VectorType(I16, 2 * self.tile.lanes), constant(self.vec, 16)
+        for slot, y in zip(acc, bv, strict=True):
+            if name:
+                f = declare(self.module, f"llvm.x86.{name}", ir.FunctionType(self.vec, [kind] * 2))
+                both = b.call(f, [b.bitcast(x, kind), b.bitcast(y, kind)])
             else:
-                slot.set(b.add(slot.get(), b.call(f, pair)))
+                low = (b.ashr(b.shl(z, half), half) for z in (x, y))
+                both = b.add(b.mul(*low), b.mul(b.ashr(x, half), b.ashr(y, half)))
+            slot.set(b.add(slot.get(), both))
 
     def fours(self, code: Code, z: ir.Value, x: ir.Value, y: ir.Value) -> ir.Value:
         """The sums z with the products of four unsigned bytes of x and four signed ones of y."""

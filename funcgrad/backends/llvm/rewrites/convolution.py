@@ -20,7 +20,7 @@ import numpy as np
 
 from funcgrad import dtypes
 from funcgrad.backends.late import late
-from funcgrad.backends.llvm.rewrites.tiles import PHASE_TAPS, phases_pay
+from funcgrad.backends.llvm.rewrites.tiles import PHASE_TAPS, TAPS, bytes_pay, phases_pay
 from funcgrad.backends.loops.scalars import LOOP_DTYPES
 from funcgrad.backends.lower.primitives import patches_p, windows_p
 from funcgrad.backends.program import Convolution
@@ -33,6 +33,8 @@ from funcgrad.core.ir import Atom, Eqn, Literal, Var
 from funcgrad.ops.contract import accumulator, dot_general_p
 from funcgrad.ops.shape import rev_p
 from funcgrad.ops.slicing import concatenate_p, pad_p, slice_p
+
+INT8, INT32 = np.dtype(np.int8), np.dtype(np.int32)
 
 depthwise, depthwise_last = late("funcgrad.backends.llvm.kernels", "depthwise", "depthwise_last")
 small_images, unmet = late("funcgrad.backends.llvm.rewrites", "small_images", "unmet")
@@ -58,7 +60,8 @@ def convolve(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom | None:
             made = write(flat, eqn, ins, dtype)
             if made is not None:
                 return made
-    return convolution(flat, eqn, ins, dot)
+    made = _bytes_by_tiles(flat, eqn, ins)
+    return convolution(flat, eqn, ins, dot) if made is None else made
 
 
 def _multiplications(eqn: Eqn, ins: list[Atom]) -> int:
@@ -118,6 +121,29 @@ def _gathered_convolution(
 
     made = gathered_convolution(flat, eqn, ins, (read, dtype), product)
     return None if made is None else flat.convert(made, eqn.outs[0].aval.dtype)
+
+
+def _bytes_by_tiles(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom | None:
+    """A convolution of int8 as a product by tiles, if that takes less time than sums of products.
+    Both are exact."""
+    p, out, kinds = eqn.params, eqn.outs[0].aval, [a.aval.dtype for a in (*ins, *eqn.outs)]
+    spec = p["dimension_numbers"]
+    if kinds != [INT8, INT8, INT32] or p["exact"] or len(p["padding"]) != 2:
+        return None
+    features, channels, *taps = (ins[1].aval.shape[a] for a in spec.rhs_spec)
+    images, _, *size = (out.shape[a] for a in spec.out_spec)
+    plain = {*p["window_strides"], *p["lhs_dilation"], *p["rhs_dilation"]} == {1}
+    plain = plain and p["feature_group_count"] * p["batch_group_count"] == 1
+    last = spec.lhs_spec[1] == spec.out_spec[1] == 3
+    if not (plain and last and taps == [TAPS, TAPS]):
+        return None
+    if not bytes_pay(images, (size[0], size[1]), channels, features):
+        return None
+
+    def product(x: Atom, w: Atom, shape: tuple[int, ...], numbers: Any, of: Convolution) -> Atom:
+        return gathered(flat, x, w, ShapedArray(shape, INT32), numbers, of, False, windows=True)
+
+    return gathered_convolution(flat, eqn, ins, (INT8, INT32), product)
 
 
 def convolution(flat: Any, eqn: Eqn, ins: list[Atom], dot: Any) -> Atom:

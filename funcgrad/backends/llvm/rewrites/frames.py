@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from funcgrad.backends.llvm.rewrites.tiles import forms_of
 from funcgrad.backends.loops.scalars import HALVES
 from funcgrad.backends.lower.primitives import product_p
@@ -22,6 +24,8 @@ def lines_fill(eqn: Eqn, view: View, pad: Eqn) -> bool:
         return frame is not None and len(frame[1]) == 2
     line, step = view.shape[1 + len(of.places)], view.strides[1 + len(of.places)]
     steps = (view.strides[1], view.strides[-1], *view.strides[2 : 2 + len(of.places)])
+    if eqn.ins[0].aval.dtype == np.int8:
+        return bool(forms_of(of, steps, int8=True))
     if not eqn.params["exact"] and forms_of(of, steps):
         return True
     many = all(a.aval.shape[1] >= LINE for a in eqn.ins[1:])

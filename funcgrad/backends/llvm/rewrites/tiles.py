@@ -4,6 +4,7 @@ A tile, 2×2 results, takes 16 multiplications a channel and feature instead of 
 what it reaches and for its results, which pay if there are enough features and channels.
 Of convolutions that double an image, by a kernel of 4×4, each result has a window of 2×2: those in
 even or odd lines and columns, the 4 phases, take 9 of the 16 points each, which are 36 for 64.
+Of int8, both operands are whole numbers that int16 holds, and sums are exact in int32.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from funcgrad.core.record import replace
 if TYPE_CHECKING:
     from funcgrad.backends.program import Convolution, Frame, GemmAxes, GemmStep, Windows
 
-IMAGES, KERNEL, IMAGES_LAST, KERNEL_LAST, PHASES = 1, 2, 3, 4, 5
+IMAGES, KERNEL, IMAGES_LAST, KERNEL_LAST, PHASES, BYTES_LAST = 1, 2, 3, 4, 5, 6
 TAPS, POINTS = 3, 16
 PHASE_COUNT, PHASE_TAPS, PHASE_POINTS = 4, 2, 9
+TILED = (("float32", "float32"), ("float64", "float64"), ("int8", "int32"))
 LEAST_WORK = 1 << 19  # multiplications of sums of products
 MOST_KERNEL = 1 << 23  # elements of the transformed kernel
 # What transforming 16 tiles takes for a channel and for a feature, beside 16 multiplications for
@@ -30,6 +32,10 @@ KERNEL_COST = 400.0
 # at a time, if vectors are of tiles. Kernels' gradients as sums of products have few rows, or short
 # ones, and take longer than their number says.
 PART_COST, PANEL, OF_KERNEL = 0.3, 32, 0.8
+# The same of int8, beside multiplications of pairs; what channels are a multiple of, and how many
+# there are at most: 4 times their sums are within int32.
+BYTES_INPUT, BYTES_OUTPUT, BYTES_KERNEL = 5.0, 9.0, 600.0
+CHANNELS, MOST_CHANNELS = 32, 3616
 # What joining the results of phases takes for a place and a feature, if each is a product.
 JOIN_COST = 300.0
 
@@ -39,8 +45,8 @@ def tiles_of(s: GemmStep) -> tuple[int, int]:
 
     IMAGES: of windows and a kernel; KERNEL: of windows and the gradient of their results, with
     features before places in both. IMAGES_LAST, KERNEL_LAST: the same with features after
-    places. PHASES: of images and a kernel for 4 phases, as `one_phase` knows. 0, 0 for other
-    products, and where tiles don't pay.
+    places. BYTES_LAST: IMAGES_LAST of int8. PHASES: of images and a kernel for 4 phases, as
+    `one_phase` knows. 0, 0 for other products, and where tiles don't pay.
 
     >>> import numpy as np
     >>> from funcgrad.backends.program import Convolution, GemmAxes, GemmStep, Ref, Windows
@@ -53,16 +59,17 @@ def tiles_of(s: GemmStep) -> tuple[int, int]:
     (1, 2)
     """
     of, w, axes = s.convolution, s.windows, s.axes
-    if of is None or w is None or axes is None or s.exact or s.out != s.dtype:
+    if of is None or w is None or axes is None or s.exact:
         return 0, 0
-    if s.dtype.name not in ("float32", "float64"):
+    if (s.dtype.name, s.out.name) not in TILED:
         return 0, 0
-    fits = (form for form in forms_of(of, w.steps) if _serves(s, axes, of, w, form))
+    whole = s.dtype.name == "int8"
+    fits = (form for form in forms_of(of, w.steps, whole) if _serves(s, axes, of, w, form))
     form = next(fits, 0)
     return form, (w.operand + 1) * bool(form)
 
 
-def forms_of(c: Convolution, steps: Sequence[int]) -> list[int]:
+def forms_of(c: Convolution, steps: Sequence[int], int8: bool = False) -> list[int]:
     """The forms that pay for windows of an operand with such `program.Windows.steps`.
 
     >>> from funcgrad.backends.program import Convolution
@@ -74,6 +81,9 @@ def forms_of(c: Convolution, steps: Sequence[int]) -> list[int]:
     if not c.strides == c.dilation == c.groups == (1, 1):
         return []
     image, channel, _, pixel = steps
+    if int8:
+        fits = not c.phases and c.taps == (TAPS, TAPS) and channel == 1
+        return [BYTES_LAST] * (fits and bytes_pay(*sizes_of(c, BYTES_LAST)))
     if c.phases:
         pays = c.taps == (PHASE_TAPS,) * 2 and phases_pay(*sizes_of(c, PHASES))
         return [PHASES] * (pays and pixel == 1)
@@ -108,7 +118,7 @@ def _serves(s: GemmStep, axes: GemmAxes, c: Convolution, w: Windows, form: int) 
     moves, near = [image, channel], (1, 1)
     if form == IMAGES:
         serves = w.rows == (1, 2) and s.c_strides[side] == 1 and not c.last
-    elif form == IMAGES_LAST:
+    elif form in (IMAGES_LAST, BYTES_LAST):
         serves = w.rows[-2:] == (1, 2) and s.c_strides[1 - side] == 1 and not s.batch and c.last
         moves, near = [image], (pixel, channels)
     else:
@@ -179,11 +189,13 @@ def _is_around(
 
 
 def tiles_pay(
-    images: int, size: tuple[int, int], channels: int, features: int, panel: int = 0
-) -> bool:
+    images: int, size: tuple[int, int], channels: int, features: int, panel: int = 0,
+    costs: tuple[float, float, float] = (INPUT_COST, OUTPUT_COST, KERNEL_COST),
+) -> bool:  # fmt: skip
     """Whether tiles take less time than sums of products do, for results of a size.
 
     panel: 0, or, of a kernel's gradient, how many channels are multiplied at a time
+    costs: what transforming takes, as INPUT_COST, OUTPUT_COST and KERNEL_COST say it
 
     >>> tiles_pay(32, (32, 32), 64, 64), tiles_pay(32, (32, 32), 3, 64)
     (True, False)
@@ -192,17 +204,28 @@ def tiles_pay(
     >>> tiles_pay(32, (32, 32), 16, 16, 1), tiles_pay(32, (32, 32), 16, 16, 32)
     (True, False)
     """
-    positions, tiles = size[0] * size[1], _tiles(size)
+    positions, tiles, (of_input, of_output, of_kernel) = size[0] * size[1], _tiles(size), costs
     direct = 9.0 * channels * features * positions
     products = float(POINTS * channels * features)
     if panel:
         products = (1 + PART_COST) * POINTS * -(-channels // panel) * panel * features
-    ours = products + INPUT_COST * POINTS * channels + OUTPUT_COST * POINTS * features
+    ours = products + of_input * POINTS * channels + of_output * POINTS * features
     ours *= images * tiles * (OF_KERNEL if panel else 1.0)
-    ours += 0.0 if panel else KERNEL_COST * channels * features
+    ours += 0.0 if panel else of_kernel * channels * features
     direct *= images
     small = min(size) > 1 and POINTS * channels * features <= MOST_KERNEL
     return small and direct >= LEAST_WORK and direct >= ours
+
+
+def bytes_pay(images: int, size: tuple[int, int], channels: int, features: int) -> bool:
+    """Whether tiles take less time for images and a kernel of int8, whose channels come last.
+
+    >>> bytes_pay(32, (32, 32), 64, 64), bytes_pay(32, (32, 32), 48, 64)
+    (True, False)
+    """
+    fits = channels % CHANNELS == 0 and channels <= MOST_CHANNELS
+    costs = BYTES_INPUT, BYTES_OUTPUT, BYTES_KERNEL
+    return fits and tiles_pay(images, size, channels, features, costs=costs)
 
 
 def phases_pay(images: int, size: tuple[int, int], channels: int, features: int) -> bool:

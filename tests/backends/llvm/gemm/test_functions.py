@@ -318,7 +318,8 @@ def engine_for(cpu):
         if not host.has("avx512bf16"):
             pytest.skip("this processor has no products of pairs of bfloat16")
         return engine(replace(host, cpu=cpu))
-    return engine(Target(host.triple, cpu, "+avx,+avx2,+fma,+f16c" if cpu == "haswell" else ""))
+    features = {"haswell": "+avx,+avx2,+fma,+f16c", "sandybridge": "+avx"}
+    return engine(Target(host.triple, cpu, features.get(cpu, "")))
 
 
 @pytest.mark.sampled(4)

@@ -1,9 +1,12 @@
 """Which products go by tiles."""
 
 import numpy as np
+import pytest
 
+import funcgrad as fg
 from funcgrad.backends.llvm.gemm.steps import takes_frame
 from funcgrad.backends.llvm.rewrites.tiles import (
+    BYTES_LAST,
     IMAGES,
     IMAGES_LAST,
     KERNEL_LAST,
@@ -14,8 +17,9 @@ from funcgrad.backends.llvm.rewrites.tiles import (
     tiles_of,
     tiles_pay,
 )
-from funcgrad.backends.program import Frame, GemmAxes
+from funcgrad.backends.program import Frame, GemmAxes, GemmStep, walk
 from funcgrad.core.record import replace
+from funcgrad.lax import conv_general_dilated
 from tests.backends.llvm.gemm.winograd.test_first import SHAPES, step_of
 from tests.backends.llvm.gemm.winograd.test_kernel_first import gradient_step as kernel_step
 from tests.backends.llvm.gemm.winograd.test_kernel_last import gradient_step
@@ -112,6 +116,26 @@ def test_which_products_with_channels_last_go_this_way():
         assert tiles_of(replace(step, **changed)) == (0, 0), changed
 
 
+def test_which_products_of_bytes_go_this_way():
+    step = last_step(SHAPES[0], "int8")
+    assert tiles_of(step) == (0, 0)
+    step = replace(step, out=np.dtype("int32"))
+    assert tiles_of(step) == (BYTES_LAST, 1)
+    image, _, line, pixel = step.windows.steps
+    for changed in (
+        {"exact": True},
+        {"c_strides": (1, 65536)},
+        *(other(step, **fields) for fields in OTHERS),
+        other(step, steps=(image, 2, line, pixel)),
+        other(step, channels=48),
+        other(step, channels=3648),
+        other(step, features=2),
+        other(step, taps=(5, 3)),
+        {"frame": replace(step.frame, start=1)},
+    ):
+        assert tiles_of(replace(step, **changed)) == (0, 0), changed
+
+
 def test_which_gradients_with_channels_last_go_this_way():
     step = gradient_step(SHAPES[0], "float32")
     assert tiles_of(step) == (KERNEL_LAST, 1)
@@ -182,3 +206,49 @@ def test_all_ways_by_tiles_take_frames():
     ):
         assert step.frame is not None
         assert takes_frame(step)
+
+
+@pytest.mark.parametrize(
+    ("case", "kw"),
+    [
+        ("tiles", {}),
+        ("exact", {"precision": "highest"}),
+        ("strided", {"window_strides": (2, 2)}),
+        ("features first", {"dimension_numbers": ("NCHW", "HWIO", "NHWC")}),
+    ],
+)
+def test_images_of_bytes(case, kw):
+    """Windows of neighbours are multiplied by tiles, with the zeros around them nowhere written;
+    sums are exact, however they are made."""
+    rng = np.random.default_rng(0)
+    kw = {"window_strides": (1, 1), "dimension_numbers": ("NHWC", "HWIO", "NHWC"), **kw}
+    lhs = (2, 64, 16, 16) if case == "features first" else (2, 16, 16, 64)
+    x, w = (rng.integers(-128, 128, size, np.int8) for size in (lhs, (3, 3, 64, 32)))
+
+    def conv(x, w, dtype="int32"):
+        return [conv_general_dilated(x, w, padding="SAME", preferred_element_type=dtype, **kw)]
+
+    run = fg.jit(conv)
+    steps = list(walk(run.lower(x, w)._executable().program.steps))
+    forms = [tiles_of(s)[0] for s in steps if isinstance(s, GemmStep)]
+    assert forms == [BYTES_LAST * (case == "tiles")]
+    if case == "tiles":
+        assert len(steps) == 1
+    wanted = conv(x.astype("float64"), w.astype("float64"), None)
+    np.testing.assert_array_equal(run(x, w)[0], wanted[0])
+
+
+def test_images_of_bytes_as_views():
+    """Features that don't follow each other in memory are gathered."""
+    rng = np.random.default_rng(0)
+    x = rng.integers(-128, 128, (2, 64, 16, 16), np.int8)
+    w = rng.integers(-128, 128, (3, 3, 64, 32), np.int8)
+
+    def conv(x, w, dtype="int32"):
+        x = x.transpose(0, 2, 3, 1)
+        numbers = ("NHWC", "HWIO", "NHWC")
+        return conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=numbers,
+                                    preferred_element_type=dtype)  # fmt: skip
+
+    wanted = conv(x.astype("float64"), w.astype("float64"), None)
+    np.testing.assert_array_equal(fg.jit(conv)(x, w), wanted)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 
 from funcgrad.backends.llvm.gemm.job import Parts
-from funcgrad.backends.llvm.gemm.pack import equal_parts
+from funcgrad.backends.llvm.gemm.pack import equal_parts, widen
 from funcgrad.backends.llvm.gemm.winograd.tiles import (
     CACHE_SHARE,
     SIDE,
@@ -30,8 +30,9 @@ FIELDS = (
     *TILED_LAST,
     # The kernel, and where its elements lie, by tables; results, and from pixel to pixel of them.
     "w", "w_cols", "w_ks", "c", "c_step", "cols",
-    # Rows of channels and of sums, and from a point's first one to the next point's.
-    "row_in", "row_out", "point_in", "point_out",
+    # Elements of a tile's channels; rows of these and of sums, and from a point's first one to the
+    # next point's.
+    "depth", "row_in", "row_out", "point_in", "point_out",
     # The kernel in panels: one's elements, and those of each of the 16 points; channels at a time.
     "pw", "pw_step", "part", "kc",
 )  # fmt: skip
@@ -39,13 +40,16 @@ LEAST, MOST = 4, 16  # tiles of a task, by rows of the kernel of products
 
 
 class WinogradLast(TilesLast):
-    """The way of convolutions, by their kernels."""
+    """The way of convolutions, by their kernels.
 
-    name, fields = "winograd_last", FIELDS
+    along: how many channels lie in an element of what is transformed
+    """
+
+    name, fields, along = "winograd_last", FIELDS, 1
 
     def __init__(self, parts: Parts):
         super().__init__(parts)
-        self.input, self.output, self.exact = self._input(), self._output(), self._exact()
+        self.input, self.output = self._input(), self._output()
         self.function = self._function(self._kernel_task(), self._task())
 
     # ---- the kernel
@@ -77,10 +81,13 @@ class WinogradLast(TilesLast):
     def _starts(self, code: Code, call: Record, features: list[Int]) -> list[ir.Value]:
         """Where the kernels of features begin."""
         w, table = call.pointer_at("w"), call.pointer_at("w_cols")
-        return [code.at(w, code.load(code.at(table, f, I64), I64), self.acc) for f in features]
+        kind = self.fmt.storage
+        return [code.at(w, code.load(code.at(table, f, I64), I64), kind) for f in features]
 
     def _follows(self, code: Code, place: ir.Value, first: Int) -> ir.Value:
-        return self.load(code, code.at(place, first, self.acc))
+        vec = self.parts.kernels.storage_vec
+        x = code.load(code.at(place, first, self.fmt.storage), vec, self.fmt.align)
+        return widen(code, self.fmt, self.parts.target, x)
 
     def _points(self, code: Code, call: Record, to: ir.Value, read: Callable) -> None:
         """G g Gᵀ of a vector of features and all channels.
@@ -89,14 +96,26 @@ class WinogradLast(TilesLast):
         """
         channels, cols = call["channels"], self.tile.cols
         with code.range(0, channels) as channel:
-            taps = []
-            for tap in range(TAPS * TAPS):
-                k = code.at(call.pointer_at("w_ks"), channel + channels * tap, I64)
-                taps.append(read(code.load(k, I64)))
-            for part, x in enumerate(kernel_points(code.b, taps)):
+            for part, x in enumerate(self.points_of(code, call, channel, read)):
                 self.store(code, x, code.at(to, call["part"] * part + channel * cols, self.acc))
 
+    def points_of(self, code: Code, call: Record, channel: Int, read: Callable) -> list[ir.Value]:
+        """G g Gᵀ of a vector of features and one channel; read: as of `_points`."""
+        taps = []
+        for tap in range(TAPS * TAPS):
+            k = code.at(call.pointer_at("w_ks"), channel + call["channels"] * tap, I64)
+            taps.append(read(code.load(k, I64)))
+        return kernel_points(code.b, taps)
+
     # ---- what tiles reach
+
+    def each_vector(self, code: Code, count: Int, body: Callable) -> None:
+        """`body` of the first of each vector of channels, so many, and of a mask or None."""
+        self.vectors(code, count, body)
+
+    def channels_of(self, code: Code, place: ir.Value, i: Int, mask: ir.Value | None) -> ir.Value:
+        """A vector of a pixel's channels from the i-th on."""
+        return self.load(code, code.at(place, i, self.acc), mask)
 
     def _input(self) -> ir.Function:
         """void(call, to, begin, end): Bᵀ d B of tiles [begin, end)."""
@@ -110,14 +129,14 @@ class WinogradLast(TilesLast):
             out = code.at(to, at * row, self.acc)
 
             def vector(i: Int, mask: ir.Value | None) -> None:
-                d = [self.load(code, code.at(place, i, self.acc), mask) for place in places]
+                d = [self.channels_of(code, place, i, mask) for place in places]
                 lines = [reached(code.b, d[SIDE * k : SIDE * (k + 1)]) for k in range(SIDE)]
                 for j in range(SIDE):
                     for k, value in enumerate(reached(code.b, [line[j] for line in lines])):
-                        where = code.at(out, step * (SIDE * k + j) + i, self.acc)
-                        self.store(code, value, where)
+                        where = step * (SIDE * k + j) + i // self.along
+                        self.store(code, value, code.at(out, where, self.acc))
 
-            self.vectors(code, channels, vector)
+            self.each_vector(code, channels, vector)
 
         self.each_tile(code, call, begin, end, tile)
         code.ret()
@@ -131,11 +150,23 @@ class WinogradLast(TilesLast):
         aren't finite; beside is room for those that aren't in the image."""
         code = Code(self.parts.module, "winograd_last_output", [PTR, PTR, PTR, I64, I64],
                     result=ir.IntType(1))  # fmt: skip
+        b, bad = code.b, code.variable(self.vec, zero_of(self.vec))
+
+        def noted(value: ir.Value) -> ir.Value:
+            bad.set(b.fadd(bad.get(), self.lost(code, value)))
+            return value
+
+        self.each_result(code, noted)
+        total = code.lane_sum(bad.get())
+        code.ret(b.fcmp_unordered("uno", total, total))
+        code.function.attributes.add("noinline")
+        return code.function
+
+    def each_result(self, code: Code, made: Callable[[ir.Value], ir.Value]) -> None:
+        """Stores what is made of vectors of AᵀmA, in a function as `_output` writes."""
         call, b = Record(code, FIELDS, code.args[0]), code.b
         (sums, beside), (begin, end) = code.args[1:3], code.args[3:]
         cols, row, step = call["cols"], call["row_out"], call["point_out"]
-        zero = zero_of(self.vec)
-        bad = code.variable(self.vec, zero)
 
         def tile(at: Int, item: Int, y: Int, x: Int) -> None:
             source = code.at(sums, at * row, self.acc)
@@ -151,16 +182,18 @@ class WinogradLast(TilesLast):
                 columns = [results(b, m[j::SIDE]) for j in range(SIDE)]
                 lines = [results(b, [column[i] for column in columns]) for i in range(2)]
                 for place, value in zip(to, (v for line in lines for v in line), strict=True):
-                    bad.set(b.fadd(bad.get(), self.lost(code, value)))
-                    self.store(code, value, code.at(place, k, self.acc), mask)
+                    self.store(code, made(value), code.at(place, k, self.acc), mask)
 
             self.vectors(code, cols, vector)
 
         self.each_tile(code, call, begin, end, tile)
-        total = code.lane_sum(bad.get())
-        code.ret(b.fcmp_unordered("uno", total, total))
-        code.function.attributes.add("noinline")
-        return code.function
+
+    def write_results(self, code: Code, args: tuple) -> None:
+        """The results of a task's tiles; args: of `_output`."""
+        call, _, _, first, last = args
+        exact = self._exact()
+        with code.b.if_then(code.call(self.output, *args), rarely=True):
+            code.call(exact, call, first, last)
 
     def _inside(self, call: Record, y: Int, x: Int) -> Bool:
         return (y < call["height"]) & (x < call["width"])
@@ -235,9 +268,7 @@ class WinogradLast(TilesLast):
             first, last = t * mine, ((t + 1) * mine).min(call["total"])
             code.call(self.input, call.pointer, own, first, last)
             self._multiply(code, call, (own, sums), last - first)
-            bad = code.call(self.output, call.pointer, sums, beside, first, last)
-            with code.b.if_then(bad, rarely=True):
-                code.call(self.exact, call.pointer, first, last)
+            self.write_results(code, (call.pointer, sums, beside, first, last))
         code.call(self.parts.give, own)
         code.ret()
         return code.function
@@ -245,7 +276,7 @@ class WinogradLast(TilesLast):
     def _multiply(self, code: Code, call: Record, places: tuple, count: Int) -> None:
         """The 16 products of a task's tiles."""
         (own, sums), acc, cols, lanes = places, self.acc, self.tile.cols, self.lanes
-        channels, kc, row_in, row_out = (call[f] for f in ("channels", "kc", "row_in", "row_out"))
+        deep, kc, row_in, row_out = (call[f] for f in ("depth", "kc", "row_in", "row_out"))
         # Rows behind the last one are multiplied, too, and not read.
         with code.range(count, count.round_up(self.rows)) as i, code.range(0, POINTS) as point:
             row = code.at(own, point * call["point_in"] + i * row_in, acc)
@@ -253,17 +284,17 @@ class WinogradLast(TilesLast):
                 self.store(code, zero_of(self.vec), code.at(row, k, acc))
         with (
             code.range(0, POINTS) as point,
-            code.range(0, channels, kc) as first,
+            code.range(0, deep, kc) as first,
             code.range(0, call["cols"], cols) as j,
         ):
             at = call["part"] * point + j // cols * call["pw_step"] + first * cols
             panel = code.at(call.pointer_at("pw"), at, acc)
             source = code.at(own, point * call["point_in"] + first, acc)
             out, left = code.at(sums, point * call["point_out"] + j, acc), call["cols"] - j
-            depth = (channels - first).min(kc)
+            depth = (deep - first).min(kc)
 
             def multiply(vectors: int) -> None:
-                kernel = self.parts.kernels.direct(self.rows, vectors, masked=False)
+                kernel = self.kernel(vectors)
                 with code.range(0, count, self.rows) as i:
                     a, c = code.at(source, i * row_in, acc), code.at(out, i * row_out, acc)
                     code.call(kernel, depth, a, row_in, 1, panel, cols, c, row_out, 0, first)
@@ -280,6 +311,10 @@ class WinogradLast(TilesLast):
 
             choose(self.tile.vectors)
 
+    def kernel(self, vectors: int) -> ir.Function:
+        """The kernel of products of rows and so many vectors of features."""
+        return self.parts.kernels.direct(self.rows, vectors, masked=False)
+
     def _function(self, kernel_task: ir.Function, task: ir.Function) -> ir.Function:
         code = Code(self.parts.module, self.name, [PTR])
         given = Record(code, SHARED, code.args[0])
@@ -287,8 +322,9 @@ class WinogradLast(TilesLast):
         self._orient(code, given, call)
         tile, lanes, size, rows = self.tile, self.lanes, self.fmt.acc_bytes, self.rows
         channels, cols = call["channels"], call["cols"]
-        total = call["total"]
-        row_in = call["row_in"] = channels.round_up(lanes)
+        total, depth = call["total"], channels // self.along
+        call["depth"] = depth
+        row_in = call["row_in"] = depth.round_up(lanes)
         row_out = call["row_out"] = cols.round_up(lanes)
         share = self.parts.target.caches.l2 * CACHE_SHARE[0] // CACHE_SHARE[1]
         fits = code.i64(share // (POINTS * size)) // (row_in + row_out)
@@ -296,8 +332,8 @@ class WinogradLast(TilesLast):
         mine = call["mine"] = fits.min(shared).max(LEAST * rows).min(MOST * rows) // rows * rows
         call["point_in"], call["point_out"] = mine * row_in + APART, mine * row_out + APART
         panels = cols.ceil_div(tile.cols)
-        step = call["pw_step"] = self.parts.panel_elements(tile.cols, channels)
-        call["part"], call["kc"] = panels * step, equal_parts(channels, tile.kc, 1)
+        step = call["pw_step"] = (row_in * tile.cols + lanes).round_up(16)
+        call["part"], call["kc"] = panels * step, equal_parts(depth, tile.kc // tile.along, 1)
         call["pw"] = pw = code.call(self.parts.take, panels * step * POINTS * size)
         zeros = self.take_zeros(code, call, channels)
         grain = (code.i64(SERIAL_WORK // POINTS) // (channels * tile.cols)).max(1)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from funcgrad.backends.llvm.gemm.job import Parts
+from funcgrad.backends.llvm.gemm.pack import widen
 from funcgrad.backends.llvm.gemm.words import AXES, MAX_AXES
 from funcgrad.backends.llvm.native import ir
 from funcgrad.backends.llvm.native.builder import IRBuilder
@@ -61,11 +62,11 @@ class TiledWay:
 
     def gathered(self, code: Code, places: list[ir.Value], first: Int) -> ir.Value:
         """A vector of single elements, so far behind places; 0 in the lanes that are left."""
-        x: ir.Value = zero_of(self.vec)
+        x: ir.Value = zero_of(self.parts.kernels.storage_vec)
         for lane, place in enumerate(places):
-            one = code.load(code.at(place, first, self.acc), self.acc)
+            one = code.load(code.at(place, first, self.fmt.storage), self.fmt.storage)
             x = code.b.insert_element(x, one, I32(lane))
-        return x
+        return widen(code, self.fmt, self.parts.target, x)
 
     def lost(self, code: Code, x: ir.Value) -> ir.Value:
         """What is NaN where x isn't finite, else 0."""
@@ -253,12 +254,27 @@ class Tiles(TiledWay):
 
 def reached(b: IRBuilder, d: list[ir.Value]) -> list[ir.Value]:
     """Bᵀd: d0 - d2, d1 + d2, d2 - d1, d1 - d3."""
-    return [b.fsub(d[0], d[2]), b.fadd(d[1], d[2]), b.fsub(d[2], d[1]), b.fsub(d[1], d[3])]
+    return [_minus(b, d[0], d[2]), _plus(b, d[1], d[2]), _minus(b, d[2], d[1]),
+            _minus(b, d[1], d[3])]  # fmt: skip
 
 
 def results(b: IRBuilder, m: list[ir.Value]) -> list[ir.Value]:
     """Aᵀm: m0 + m1 + m2, m1 - m2 - m3."""
-    return [b.fadd(b.fadd(m[0], m[1]), m[2]), b.fsub(b.fsub(m[1], m[2]), m[3])]
+    first = _plus(b, _plus(b, m[0], m[1]), m[2])
+    return [first, _minus(b, _minus(b, m[1], m[2]), m[3])]
+
+
+def _plus(b: IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
+    return b.add(x, y) if _whole(x) else b.fadd(x, y)
+
+
+def _minus(b: IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
+    return b.sub(x, y) if _whole(x) else b.fsub(x, y)
+
+
+def _whole(x: ir.Value) -> bool:
+    """Whether it is a vector of integers."""
+    return isinstance(x.type.element, ir.IntType)
 
 
 def kernel_taps(b: IRBuilder, sums: list[ir.Value]) -> list[ir.Value]:
@@ -278,13 +294,18 @@ def _folded(b: IRBuilder, m: list[ir.Value]) -> list[ir.Value]:
 
 
 def kernel_points(b: IRBuilder, taps: list[ir.Value]) -> list[ir.Value]:
-    """The 16 elements of G g Gᵀ, where G is half of [[2, 0, 0], [1, 1, 1], [1, -1, 1], [0, 0, 2]].
+    """The 16 elements of G g Gᵀ, where G is half of [[2, 0, 0], [1, 1, 1], [1, -1, 1], [0, 0, 2]];
+    of integers 4 times as much.
 
     taps: the 9 elements of g, vectors of those of several kernels
     """
-    half = ir.Constant(taps[0].type, [0.5] * taps[0].type.count)
+    kind = taps[0].type
+    half = None if _whole(taps[0]) else ir.Constant(kind, [0.5] * kind.count)
 
     def turned(g: list[ir.Value]) -> list[ir.Value]:
+        if half is None:
+            outer = b.add(g[0], g[2])
+            return [b.add(g[0], g[0]), b.add(outer, g[1]), b.sub(outer, g[1]), b.add(g[2], g[2])]
         outer, inner = b.fmul(b.fadd(g[0], g[2]), half), b.fmul(g[1], half)
         return [g[0], b.fadd(outer, inner), b.fsub(outer, inner), g[2]]
 

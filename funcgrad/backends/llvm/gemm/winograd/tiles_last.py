@@ -66,7 +66,8 @@ class TilesLast(TiledWay):
         y, x = y - call["y_low"], x - call["x_low"]
         inside = (y >= 0) & (y < call["y_size"]) & (x >= 0) & (x < call["x_size"])
         place = item * call["x_item"] + y * call["pitch"] + x * call["pixel"]
-        return inside.pick(code.at(call.pointer_at("x"), place, self.acc), call.pointer_at("zeros"))
+        there = code.at(call.pointer_at("x"), place, self.fmt.storage)
+        return inside.pick(there, call.pointer_at("zeros"))
 
     def locate(self, code: Code, given: Record, call: Record, of_a: str, of_b: str) -> None:
         """Sets what `TILED_LAST` says of images and tiles, from a call that says of which axes of a
@@ -91,7 +92,7 @@ class TilesLast(TiledWay):
         start, pixel = frame["start"], call["pixel"]
         call["x_item"] = call["x_item"] // whole * inner
         place = start // whole * inner + start % pixel
-        call["x"] = code.at(call.pointer_at("x"), place, self.acc)
+        call["x"] = code.at(call.pointer_at("x"), place, self.fmt.storage)
         call["y_low"] = frame["low1"] - start % whole // frame["all2"]
         call["x_low"] = frame["low2"] // pixel - start % frame["all2"] // pixel
         call["pitch"], call["x_size"] = frame["size2"], frame["size2"] // pixel

@@ -58,15 +58,15 @@ def step_of(shape, dtype, framed=True, flipped=False):
 
 def execute(step, way, operands, out, cpu):
     """Write a product that goes a way, as generated code does it, to an array."""
-    call, dtype = product_call(step), step.dtype.name
-    assert product_kind(step) == (dtype, dtype, way)
+    call, kinds = product_call(step), (step.dtype.name, step.out.name)
+    assert product_kind(step) == (*kinds, way)
     words, kept = (ctypes.c_int64 * len(call.words))(*call.words), []
     for name, x in (*operands.items(), ("c", out)):
         words[call.places[name]] = x if isinstance(x, int) else x.ctypes.data
     for name, table in call.tables.items():
         kept.append((ctypes.c_int64 * len(table))(*table))
         words[call.places[name]] = ctypes.addressof(kept[-1])
-    function = functions.install(dtype, dtype, engine_for(cpu), way)
+    function = functions.install(*kinds, engine_for(cpu), way)
     ctypes.CFUNCTYPE(None, ctypes.c_void_p)(function)(ctypes.addressof(words))
 
 

@@ -62,9 +62,11 @@ def run(step, shape, w, x, cpu="host"):
     taps = w.transpose(0, 2, 3, 1).copy() if first else w.transpose(2, 3, 1, 0).copy()
     flipped = step.axes.k[0][2 - side] < 0
     back = 8 * channels * (1 if first else features) * flipped
-    out = np.full((n, height, width, features), 7, step.dtype)
+    out = np.full((n, height, width, features), 7, step.out)
     operands = {"ab"[side]: x, "ba"[side]: taps.ctypes.data + back * w.itemsize}
-    execute(step, "winograd_last", operands, out, cpu)
+    execute(
+        step, "winograd_last" if step.dtype == step.out else "winograd_bytes", operands, out, cpu
+    )
     return out.transpose(0, 3, 1, 2)
 
 
