@@ -148,11 +148,9 @@ class Gathered(Driver):
             serves = self.fmt.name == "int8" if form == tiles.BYTES_LAST else as_it_is
             if serves:
                 ways.append(_tiled_way(form, kind, parts))
-        if as_it_is:
-            if Lines.works(parts):
-                sums = Way(Sums.name, lambda: Sums(parts).function)
-                ways.append((lambda call: Sums.serves(call, parts), sums))
         if as_it_is and Lines.works(parts):
+            sums = Way(Sums.name, lambda: Sums(parts).function)
+            ways.append((lambda call: Sums.serves(call, parts), sums))
             strips = Way(Strips.name, lambda: Strips(parts).function)
             ways.append((lambda call: Strips.serves(call, parts), strips))
             lines = Way("lines", lambda: Lines(parts).function)

@@ -16,6 +16,7 @@ from funcgrad.backends.llvm.gemm.driver import PLAIN
 from funcgrad.backends.llvm.gemm.gathered import TILED_WAYS
 from funcgrad.backends.llvm.gemm.images import frames as gemm_frames
 from funcgrad.backends.llvm.gemm.kernels import Micro
+from funcgrad.backends.llvm.gemm.winograd.last_bytes import WinogradBytes
 from funcgrad.backends.llvm.matrix import functions as matrix
 from funcgrad.backends.llvm.native import sources
 from funcgrad.backends.llvm.native.engine import Engine
@@ -33,6 +34,7 @@ KEYS = ("attention.functions", "calls.direct_code", "calls.eager_code", "emit.ha
         "routines.copies", "routines.elements", "routines.rows", "sort.functions")  # fmt: skip
 TILED = [kind.name for kind in TILED_WAYS.values()]
 ONE_WAY = ("packed", "direct", "strips", "placed", "lines", "columns", "windows", *TILED)
+DTYPES = {WinogradBytes.name: ("int8", "int32")}
 
 
 class Written(Exception):
@@ -73,7 +75,7 @@ WRITERS = [
     *[
         (
             "gemm.functions" if way in PLAIN else "gemm.gathered",
-            partial(gemm.way_library, "float32", "float32", way=way),
+            partial(gemm.way_library, *DTYPES.get(way, ("float32", "float32")), way=way),
         )
         for way in ONE_WAY
     ],

@@ -23,7 +23,17 @@ from funcgrad.backends.llvm.gemm.winograd.tiles import (
 from funcgrad.backends.llvm.gemm.winograd.tiles_last import APART, TILED_LAST, TilesLast
 from funcgrad.backends.llvm.gemm.words import SERIAL_WORK, SHARED
 from funcgrad.backends.llvm.native import ir
-from funcgrad.backends.llvm.native.code import I1, I64, PTR, Bool, Code, Int, Record, zero_of
+from funcgrad.backends.llvm.native.code import (
+    I1,
+    I64,
+    PTR,
+    Bool,
+    Callee,
+    Code,
+    Int,
+    Record,
+    zero_of,
+)
 from funcgrad.backends.llvm.rewrites.tiles import POINTS, TAPS
 
 FIELDS = (
@@ -311,7 +321,7 @@ class WinogradLast(TilesLast):
 
             choose(self.tile.vectors)
 
-    def kernel(self, vectors: int) -> ir.Function:
+    def kernel(self, vectors: int) -> Callee:
         """The kernel of products of rows and so many vectors of features."""
         return self.parts.kernels.direct(self.rows, vectors, masked=False)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from funcgrad.backends.llvm.gemm.pack import I16, constant
 from funcgrad.backends.llvm.gemm.winograd.last import WinogradLast
 from funcgrad.backends.llvm.native import ir
-from funcgrad.backends.llvm.native.code import I64, PTR, Code, Int, Record
+from funcgrad.backends.llvm.native.code import I64, PTR, Callee, Code, Int, Record
 
 
 class WinogradBytes(WinogradLast):
@@ -39,7 +39,7 @@ class WinogradBytes(WinogradLast):
         x = code.load(code.at(place, i, kind), ir.VectorType(kind, count), 1)
         return code.b.sext(x, ir.VectorType(I16, count))
 
-    def kernel(self, vectors: int) -> ir.Function:
+    def kernel(self, vectors: int) -> Callee:
         return self.parts.kernels.pairs(self.rows, vectors)
 
     def _output(self) -> ir.Function:
