@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable
 
 SHORTEST = 1e-4  # seconds: calls that take less are timed several at once
-SPINNING = 0.05  # seconds that another library's threads may spin for, after its last call
+# Seconds in which other libraries' threads end their spinning, and this one's come to cores each.
+SETTLING = 0.05
 
 
 def calls_a_sample(run: Callable[[], object]) -> int:
@@ -30,7 +31,7 @@ def burst(run: Callable[[], object], seconds: float, count: int = 1) -> list[flo
     start = time.perf_counter()
     while True:
         _timed(run, count)
-        if time.perf_counter() >= start + SPINNING:
+        if time.perf_counter() >= start + SETTLING:
             break
     samples = []
     stop = time.perf_counter() + seconds
