@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 SHORTEST = 1e-4  # seconds: calls that take less are timed several at once
-# Seconds in which other libraries' threads end their spinning, and this one's come to cores each.
+# Seconds of calls after which threads have their cores, whoever ran before.
 SETTLING = 0.05
 
 
