@@ -12,9 +12,9 @@ from funcgrad.core.process.gc_pause import no_collections as _no_collections
 
 with _no_collections():  # what is imported stays: to look for garbage in it takes a third longer
     from funcgrad import dtypes, errors, numpy, ops, tree
-    from funcgrad.core import lazy as _lazy
     from funcgrad.core.array import Array
     from funcgrad.core.caches import clear_caches
+    from funcgrad.core.process import lazy as _lazy
     from funcgrad.core.refs import Ref
     from funcgrad.core.settings import (
         check_tracer_leaks,

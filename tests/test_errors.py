@@ -167,7 +167,7 @@ def test_leaked_tracers_name_variable_and_line():
 
     fg.jit(f)(X)
     with fails(errors.LeakedTracerError, r"the variable `kept\['y'\]` holds a tracer f32\[3\]",
-               r"jit\(f\)", r"made at .*test_errors\.py:\d+", r"kept\[\"y\"\] = x \* 2\.0",
+               r"jit\(f\)", r"created on line .*test_errors\.py:\d+", r"kept\[\"y\"\] = x \* 2\.0",
                r"used at .*test_errors\.py:\d+", r"kept\[\"y\"\] \+ 1", "Return"):  # fmt: skip
         kept["y"] + 1
 

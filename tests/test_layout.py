@@ -83,7 +83,7 @@ PACKAGES = {
 }  # fmt: skip
 LOADS_BACKENDS = "funcgrad.core.backend"
 IMPORTS = "funcgrad.core.process.fork"  # what importing is done with
-OWN_PARTS = ("funcgrad.core.lazy",)  # imports parts of packages when they are asked for
+OWN_PARTS = ("funcgrad.core.process.lazy",)  # imports parts of packages when they are asked for
 
 # Users without these can still import funcgrad, and those who have them don't wait for them.
 LATE_PACKAGES = [

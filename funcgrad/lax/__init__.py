@@ -10,7 +10,7 @@ what `funcgrad.numpy` does, which is made of these.
 import sys
 from typing import TYPE_CHECKING
 
-from funcgrad.core import lazy as _lazy
+from funcgrad.core.process import lazy as _lazy
 from funcgrad.core.primitive import Primitive
 from funcgrad.ops.elementwise.arithmetic import (
     abs, cbrt, complex, conj, div, imag, integer_pow, max, min, mul, mulhi, neg, real, reciprocal,

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from funcgrad.core import lazy
+from funcgrad.core.process import lazy
 from funcgrad.ops.linalg.choices import EighImplementation, EigImplementation, SvdAlgorithm
 from funcgrad.ops.linalg.condensed import hessenberg, tridiagonal
 from funcgrad.ops.linalg.decompositions import eig, eigh, qr, svd

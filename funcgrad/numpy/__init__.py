@@ -30,7 +30,7 @@ not need are loaded when one of their names is first asked for.
 
 from typing import TYPE_CHECKING
 
-from funcgrad.core import lazy as _lazy
+from funcgrad.core.process import lazy as _lazy
 from funcgrad.numpy import methods
 from funcgrad.numpy.array_api import __array_api_version__, __array_namespace_info__
 from funcgrad.numpy.elementwise.arithmetic import (

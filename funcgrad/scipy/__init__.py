@@ -5,7 +5,7 @@ Each subpackage is loaded when it is first asked for.
 
 from typing import TYPE_CHECKING
 
-from funcgrad.core import lazy
+from funcgrad.core.process import lazy
 
 if TYPE_CHECKING:
     from funcgrad.scipy import (

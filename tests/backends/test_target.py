@@ -35,6 +35,7 @@ ALLOWED = {
     "rewrites/exchanges.py": {
         "RANK": "words of native code", "SIZE": "words of native code", "REWRITES": "positions",
     },
+    "rewrites/narrow.py": dict.fromkeys(("_INFINITY", "_MANTISSA", "_BIAS"), "float32's"),
     "rewrites/products.py": {"MOST_INT8": "products that an int32 sums exactly"},
     "rewrites/scatters.py": {"FEW": "sums that rounding after each changes little"},
     "target.py": {"NEVER": "a limit that nothing reaches"},

@@ -204,8 +204,8 @@ def test_other_classes_are_refused_by_name():
         export.export(fg.jit(lambda t: t.x))(Plain(1.0))
     with pytest.raises(ArgumentError, match="'test.Moments' is taken by Moments"):
         export.register_namedtuple_serialization(Other, serialized_name="test.Moments")
-    with pytest.raises(ArgumentError, match="takes a class of named tuples, got .*Plain"):
-        export.register_namedtuple_serialization(Plain, serialized_name="test.Plain")
+    with pytest.raises(ArgumentError, match="takes a class of named tuples, got .*dict"):
+        export.register_namedtuple_serialization(dict, serialized_name="test.dict")
 
 
 @pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])

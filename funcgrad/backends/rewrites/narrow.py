@@ -22,7 +22,7 @@ from funcgrad.backends.rewrites.equations import Equations
 from funcgrad.core.aval import ShapedArray
 from funcgrad.core.ir import Atom, Eqn, Literal
 
-BYTE, INT32, FLOAT32, FLOAT64 = map(np.dtype, (np.uint8, np.int32, np.float32, np.float64))
+BYTE, INT32, FLOAT32 = map(np.dtype, (np.uint8, np.int32, np.float32))
 INTEGERS = (np.dtype(dtypes.int4), np.dtype(dtypes.uint4))
 NARROW = frozenset((*dtypes.FLOAT8, *INTEGERS))
 _INFINITY, _MANTISSA, _BIAS = 0x7F800000, 23, 127
@@ -147,7 +147,7 @@ def stored(xp: Any, x: Any, dtype: np.dtype) -> Any:
     if dtype in INTEGERS:
         return _integer(xp, x, dtype)
     f = _Format(dtype)
-    bits = _nearest(xp, x).view(INT32)
+    bits = x.astype(FLOAT32).view(INT32)  # doubles round twice, as ml_dtypes'
     size = bits & 0x7FFFFFFF
     shift = _MANTISSA - f.mantissa
     # Below the normal numbers a float's own sum rounds: its last bit is worth the least number.
@@ -163,17 +163,6 @@ def stored(xp: Any, x: Any, dtype: np.dtype) -> Any:
     if f.unsigned_zero:
         sign = xp.where(code == 0, np.int32(0), sign)
     return (code | sign).astype(BYTE)
-
-
-def _nearest(xp: Any, x: Any) -> Any:
-    """A number as float32; of doubles between two the one that is odd, so that a second rounding is
-    right (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", 2008)."""
-    near = x.astype(FLOAT32)
-    if x.dtype != FLOAT64:
-        return near
-    bits, again = near.view(INT32), near.astype(FLOAT64)
-    below = xp.where(xp.abs(again) > xp.abs(x), bits - np.int32(1), bits)
-    return xp.where((again == x) | (x != x), bits, below | np.int32(1)).view(FLOAT32)
 
 
 class _Format:

@@ -27,7 +27,7 @@ def test_floats_have_the_bits_of_ml_dtypes(dtype):
         same(stored(np, BITS, dtype), BITS.astype(dtype).view(np.uint8), dtype)
         codes = np.arange(256, dtype=np.uint8)
         got, want = loaded(np, codes, dtype), codes.view(dtype).astype(np.float32)
-        # Doubles beside what is halfway between two floats of 8 bits, where float32 has only that.
+        # Doubles beside what is halfway between two floats of 8 bits become that in float32.
         x = BITS[np.isfinite(BITS)].astype(np.float64)
         for wide in (x * (1 + 2.0**-40), x * (1 - 2.0**-40), x):
             same(stored(np, wide, dtype), wide.astype(dtype).view(np.uint8), dtype)
