@@ -74,7 +74,7 @@ def exact(prim: Primitive, params: dict, dtypes: Sequence[np.dtype], out: np.dty
     [True, False]
     """
     if prim is convert_element_type_p and any(d in FLOAT8 for d in (*dtypes, out)):
-        return True  # by integers' arithmetic; see `drafts.narrow`
+        return True  # by integers' arithmetic; see `rewrites.narrow`
     if any(d in scalars.HALVES for d in (*dtypes, out)):
         return False
     code = scalars.traced(prim, params, dtypes, out)

@@ -61,9 +61,15 @@ def scaled_dot(
     if all(_has_rows(*side, axes) for side, axes in zip(sides, numbers[0], strict=True)):
         (x, _), (y, _) = sides
         made = dot_general(x, y, numbers, preferred_element_type=sums)
-        for i, (_, scale) in enumerate(sides):
-            if scale is not None:
-                made = made * _beside(scale, i, numbers, made.ndim)
+        factors = [
+            _beside(scale, i, numbers, made.ndim)
+            for i, (_, scale) in enumerate(sides)
+            if scale is not None
+        ]
+        if len(factors) == 2:  # the smaller one first: by the larger alone sums may overflow
+            factors = [fnp.minimum(*factors), fnp.maximum(*factors)]
+        for factor in factors:
+            made = made * factor
         return made.astype(out)
     left, right = (x.astype(sums) if s is None else _scaled(x.astype(sums), s) for x, s in sides)
     return dot_general(left, right, numbers).astype(out)

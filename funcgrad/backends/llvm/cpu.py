@@ -27,7 +27,6 @@ from funcgrad.ops.convolution.pooling import select_and_scatter_add_p
 from funcgrad.ops.csr import csr_matmul_p
 from funcgrad.ops.csr_codes import csr_matmul_codes_p
 from funcgrad.ops.cumulative import cumlogsumexp_p, cummax_p, cummin_p, cumprod_p, cumsum_p
-from funcgrad.ops.elementwise.convert import convert_element_type_p
 from funcgrad.ops.indexing.gather import scatter_add_p
 from funcgrad.ops.indexing.scatter import scatter_max_p, scatter_min_p, scatter_mul_p, scatter_p
 from funcgrad.ops.linalg.triangular import cholesky_p, lu_p, triangular_solve_p
@@ -148,7 +147,7 @@ CPU = Target(
     alignment=64,
     limits=LIMITS,
     prepare=machines.pairs(LIMITS),
-    rewrites=REWRITES,
+    rewrites={**REWRITES, **machines.NARROW},
     reduction=machines.reduction,
     passes=(_shuffled, _products, machines.turned, _both_passes),
     writers=WRITERS,
@@ -157,7 +156,7 @@ CPU = Target(
         **dict.fromkeys(("attention", "attention_backward", "attention_joint"), _attend),
         "exchange": function("funcgrad.backends.drafts.steps.exchange"),
         "lane": function("funcgrad.backends.drafts.steps.lane"),
-        convert_element_type_p: function("funcgrad.backends.drafts.narrow.cast"),
+        **machines.MEMORY,
     },
     frames=function("funcgrad.backends.llvm.rewrites.frames.lines_fill"),
     grouped=_grouped,

@@ -68,12 +68,13 @@ def dot(flat: Equations, eqn: Eqn, ins: list[Atom]) -> Atom | None:
     >>> flat.eqns[0].prim is product_p
     True
     """
+    out = eqn.outs[0].aval
+    known = LOOP_DTYPES.union(dtypes.FLOAT8)
+    if out.dtype not in LOOP_DTYPES or any(a.aval.dtype not in known for a in ins):
+        return None
     # Floats of 8 bits are multiplied as float32.
     ins = [flat.convert(x, FLOAT32) if x.aval.dtype in dtypes.FLOAT8 else x for x in ins]
     lhs, rhs = ins
-    out = eqn.outs[0].aval
-    if any(a.aval.dtype not in LOOP_DTYPES for a in (lhs, rhs)) or out.dtype not in LOOP_DTYPES:
-        return None
     (lc, _), (lb, _) = eqn.params["dimension_numbers"]
     dtype = accumulator(lhs.aval.dtype, rhs.aval.dtype, out.dtype)
     if dtypes.is_integer(out.dtype) and not dtypes.is_integer(dtype):

@@ -33,7 +33,7 @@ COMPILED_FROM = 1 << 20  # bytes of a result, from which threads are worth their
 
 
 class LargeImpl:
-    """An operation's `impl` on operands of certain types, whose result is large.
+    """An operation's `impl` on operands of certain types, whose result is large, or dear.
 
     prim: the operation, if it is elementwise
     words: zeros until the operation is compiled, then what native eager calls need to run it:

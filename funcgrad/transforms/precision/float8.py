@@ -19,14 +19,16 @@ from funcgrad.ops.base import zeros
 from funcgrad.ops.contract import dot_general, dot_general_p
 from funcgrad.ops.elementwise.arithmetic import abs as absolute
 from funcgrad.ops.elementwise.arithmetic import div, mul
-from funcgrad.ops.elementwise.compare import eq
-from funcgrad.ops.elementwise.convert import clamp, convert_element_type, select
+from funcgrad.ops.elementwise.arithmetic import max as maximum
+from funcgrad.ops.elementwise.arithmetic import min as minimum
+from funcgrad.ops.elementwise.convert import clamp, convert_element_type
 from funcgrad.ops.reduce import reduce_max
 from funcgrad.ops.shape import broadcast_in_dim, transpose
 from funcgrad.transforms.derivatives.custom import custom_vjp
 
 E4M3, E5M2 = np.dtype(dtypes.float8_e4m3fn), np.dtype(dtypes.float8_e5m2)
 _WIDE = np.dtype(np.float32)
+_LEAST = float(np.finfo(np.float32).tiny)  # a scale: smaller ones have few digits
 
 
 class Narrow(NamedTuple):
@@ -49,7 +51,7 @@ class _How(NamedTuple):
 
 def quantized(x: Value, dtype: np.dtype, axis: int | None = None) -> Narrow:
     """x in a float8 dtype, with one scale, or one for all but an axis. Casts saturate; zeros stay
-    zeros.
+    zeros, and so do elements that a scale of 2⁻¹²⁶ is too large for.
 
     >>> values, scale = quantized(fnp.array([1.0, -2.0]), E4M3)
     >>> print(values, scale * 448)
@@ -59,7 +61,7 @@ def quantized(x: Value, dtype: np.dtype, axis: int | None = None) -> Narrow:
     shape = aval_of(x).shape
     axes = range(len(shape)) if axis is None else [axis % len(shape)]
     scale = div(reduce_max(absolute(x), list(axes)), top)
-    scale = select(eq(scale, np.float32(0)), _like(scale, 1), scale)
+    scale = maximum(scale, _like(scale, _LEAST))
     kept = [i for i in range(len(shape)) if i not in axes]
     if axis is not None:
         scale = broadcast_in_dim(scale, [n if i in kept else 1 for i, n in enumerate(shape)], kept)
@@ -88,7 +90,8 @@ def _times(x: Narrow, y: Narrow, numbers: Param) -> Value:
     """A product of two, in float32."""
     sums = dot_general(x.values, y.values, numbers, preferred_element_type=_WIDE)
     shape = aval_of(sums).shape
-    for scale in (x.scale, y.scale):
+    # The smaller one first: by the larger alone a finite product may overflow.
+    for scale in (minimum(x.scale, y.scale), maximum(x.scale, y.scale)):
         sums = mul(sums, broadcast_in_dim(scale, shape, ()))
     return sums
 

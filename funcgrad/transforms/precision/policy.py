@@ -120,7 +120,7 @@ class Policy:
         if action == FLOAT32:
             return None
         if action in _NARROW and eqn.prim in PRODUCTS:
-            if self.eights and action == COMPUTE and eqn.prim is dot_general_p:
+            if self.eights and action == COMPUTE and self._has_eights(eqn):
                 return self._product_of_eights(eqn, values)
             return self._product(eqn, values)
         if action == KEEP and not self._comes_narrow(eqn, values):
@@ -146,6 +146,14 @@ class Policy:
             params = {**eqn.params, dtype: self.accumulate}
             return self._narrow(eqn.prim.bind(*low, **params))
         return eqn.prim.bind(*low, **eqn.params)
+
+    def _has_eights(self, eqn: Eqn) -> bool:
+        """Whether it is a matrix product of floats whose sums float32 holds."""
+        if eqn.prim is not dot_general_p:
+            return False
+        wanted = eqn.params["preferred_element_type"]
+        narrow = wanted is None or wanted == WIDE or wanted.itemsize < WIDE.itemsize
+        return narrow and all(dtypes.is_inexact(a.aval.dtype) for a in eqn.ins)
 
     def _product_of_eights(self, eqn: Eqn, values: list) -> Rewritten:
         """A matrix product in float8, whose result is narrow where nothing else is asked for."""

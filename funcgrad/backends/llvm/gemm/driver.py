@@ -353,7 +353,7 @@ class Driver:
         given = Record(code, CALL, code.args[0])
         call = Record(code, SHARED, code.variable(I64, count=len(SHARED)).slot)
         code.copy(call.pointer, given.pointer, 8 * len(CALL))
-        for name in () if self.way in PLAIN else (*TABLES, *INNER):
+        for name in TABLES if self.way in PLAIN else (*TABLES, *INNER):
             call[name] = 0
         return given, call
 

@@ -25,7 +25,7 @@ def lines_fill(eqn: Eqn, view: View, pad: Eqn) -> bool:
     line, step = view.shape[1 + len(of.places)], view.strides[1 + len(of.places)]
     steps = (view.strides[1], view.strides[-1], *view.strides[2 : 2 + len(of.places)])
     if eqn.ins[0].aval.dtype == np.int8:
-        return bool(forms_of(of, steps, int8=True))
+        return not eqn.params["exact"] and bool(forms_of(of, steps, int8=True))
     if not eqn.params["exact"] and forms_of(of, steps):
         return True
     many = all(a.aval.shape[1] >= LINE for a in eqn.ins[1:])
