@@ -1,7 +1,8 @@
 """The first samples of all ops, in all dtypes: which a C library has, and what they have to give.
 
 What NumPy computes for compiled programs isn't in a library: of float8 and of numbers of four bits
-all but their casts, of complex numbers what isn't made of their parts, and rare decompositions.
+what isn't casts, moves and products, of complex numbers what isn't made of their parts, and rare
+decompositions.
 """
 
 import numpy as np
@@ -23,23 +24,23 @@ _OF_COMPLEX = {
     "eigh", "exp2", "max", "min", "pow", "qr", "ragged_dot", "ragged_outer",
     "reduce_max", "reduce_min", "reduce_prod", "scatter_mul",
 }  # fmt: skip
-# Their first samples are, or make, numbers of four bits; and the selection of 64 bits.
-_OF_SOME = {
-    "bitcast_regroup": ("int32", "float64"), "bitcast_regroup to wider": ("int8", "uint8"),
-    "top_k": ("int64", "uint64", "float64"),
+# Of 64 bits.
+_OF_SOME = {"top_k": ("int64", "uint64", "float64")}
+# What of narrow numbers is the same array, or moves bytes; and what floats of 8 bits have as bytes.
+_MOVES = {
+    "broadcast_in_dim", "concatenate", "convert_element_type", "copy", "dynamic_slice",
+    "dynamic_update_slice", "name", "optimization_barrier", "pad", "reshape", "rev", "select_n",
+    "slice", "stop_gradient", "transpose",
 }  # fmt: skip
-# What of narrow numbers is the same array.
-_ARRAYS_AS_THEY_ARE = {"name", "optimization_barrier", "stop_gradient"}
+_OF_FLOAT8 = {"bitcast to uint8", "dot_general to float32", "ragged_outer"}
 
 
 def is_refused(row, dtype):
     name = row.prim.name
     if name in _ANY or f"{dtype}" in _OF_SOME.get(f"{row}", ()):
         return True
-    if name == "convert_element_type":
-        return False
     if dtype in NARROW:
-        return name not in _ARRAYS_AS_THEY_ARE
+        return name not in _MOVES and not (dtype in FLOAT8 and f"{row}" in _OF_FLOAT8)
     return dtype in COMPLEX and name in _OF_COMPLEX
 
 
