@@ -88,8 +88,10 @@ class Graphs:
         """What the program launches, in streams of its own: what other threads start meanwhile, in
         the device's, is none of it."""
         driver = self.loaded.gpu.driver
-        streams = [driver.another_stream() for _ in range(2)]
+        streams: list[c_void_p] = []
         try:
+            for _ in range(2):  # the second may fail
+                streams.append(driver.another_stream())
             return self._captured_in(streams, key)
         finally:
             for stream in streams:

@@ -57,7 +57,8 @@ class Loaded:
         self._write = partial(host.Host, program, launches, native)
         self.host = self._write()
         self.calls = [gpu.bind(call) for call in self.host.calls]
-        self._convolves = any(isinstance(call, Convolution) for call in self.host.calls)
+        convolves = any(isinstance(call, Convolution) for call in self.host.calls)
+        self._dnn = cudnn.Handle(gpu.dnn) if convolves else None
         self.kept = [gpu.take(x.nbytes) for x in program.constants]
         for block, value in zip(self.kept, program.constants, strict=True):
             gpu.driver.put(block.address, np.ascontiguousarray(value))
@@ -110,12 +111,10 @@ class Loaded:
             context.use(beside if self.host.streams.exchanges else main)
         driver.started.append(self.name)
         code = self._timed if times else self._code
-        with self.gpu.dnn.on(main) if self._convolves else nullcontext(0) as handle:
+        with self._dnn.on(main) if self._dnn else nullcontext(0) as handle:
             self._table[host.HANDLE] = handle
             failed = code.start(ctypes.addressof(bases), ctypes.addressof(self._table))
         (error, self.error), (marks, self._marks) = (self.error, None), (self._marks, [])
-        if times:
-            times.add(self.name, marks)
         if (error is not None or failed) and self._events and not streams:
             # Memory that is given back may be in use by what is beside.
             driver.lib.cuEventRecord(self._events[0].handle, beside)
@@ -123,17 +122,23 @@ class Loaded:
         if error is not None:
             raise error
         if failed:
-            function, name = code.host.names[failed >> 32]
-            what, status = f"{self.name}: {name}", failed & 0xFFFFFFFF
-            if function >= host.EXCHANGE:
-                comm = self.comms[function - host.EXCHANGE]
-                comm.failed(status)
-                raise comm.failure(what)
-            if function in (host.PRODUCT, host.SET):
-                raise CudaError(f"{what}: {self.gpu.lt.status(status)}")
-            if function in host.CONVOLVE.values():
-                raise CudaError(f"{what}: {self.gpu.dnn.status(status)}")
-            raise self.gpu.driver.error(what, status)
+            raise self._failure(code, failed)
+        if times:  # last, as it may wait for the device, and must not hide an error of the program
+            times.add(self.name, marks)
+
+    def _failure(self, code: _Code, failed: int) -> Exception:
+        """The error of what native code gave: which call failed, and its status."""
+        function, name = code.host.names[failed >> 32]
+        what, status = f"{self.name}: {name}", failed & 0xFFFFFFFF
+        if function >= host.EXCHANGE:
+            comm = self.comms[function - host.EXCHANGE]
+            comm.failed(status)
+            return comm.failure(what)
+        if function in (host.PRODUCT, host.SET):
+            return CudaError(f"{what}: {self.gpu.lt.status(status)}")
+        if function in host.CONVOLVE.values():
+            return CudaError(f"{what}: {self.gpu.dnn.status(status)}")
+        return self.gpu.driver.error(what, status)
 
     def _filled(self, work: int) -> ctypes.Array:
         """The host function's table. work: the bytes that libraries work in"""

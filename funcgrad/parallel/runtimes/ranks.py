@@ -69,7 +69,8 @@ class Ranks:
     """The runtime of a mesh of ranks; each keeps its own part of an array, in NumPy's memory.
 
     Programs of the backend "cuda" run on a GPU that is the rank's own, and exchange its memory by
-    NCCL, and that of ranks which share a GPU by the host. Their results stay on the GPU.
+    NCCL, and that of ranks which share a GPU by the host. Their results stay on the GPU, but those
+    of programs without arguments, which go to the host.
     """
 
     buffer, addressable = np.ndarray, False

@@ -5,7 +5,7 @@ import pytest
 
 import funcgrad.numpy as fnp
 from funcgrad import lax
-from funcgrad.backends.cuda.devices.device import CudaError
+from funcgrad.backends.cuda.devices.device import CudaError, Driver
 from funcgrad.backends.cuda.devices.memory import DeviceBuffer
 from funcgrad.backends.cuda.graphs import MOST
 from tests.backends.cuda.simulated import numbers, softmax
@@ -68,6 +68,28 @@ def test_errors_of_a_capture_and_of_a_replay(fake, gpu):
     want = program([x])[0]
     assert fake.fake_graphs() in (0, 1)
     np.testing.assert_array_equal(program([x])[0], want)
+
+
+def test_a_capture_without_a_second_stream_keeps_none(fake, gpu, monkeypatch):
+    x, ended = numbers(8, 8), []
+    program = on_fake(layers, fake, gpu, x)
+    want, make, end = program([x])[0], Driver.another_stream, Driver.end_stream
+    made = []
+
+    def first_alone(self):
+        if made:
+            raise CudaError("cuStreamCreate: CUDA_ERROR_OUT_OF_MEMORY")
+        made.append(make(self))
+        return made[-1]
+
+    def noted(self, stream):
+        ended.append(stream)
+        end(self, stream)
+
+    monkeypatch.setattr(Driver, "another_stream", first_alone)
+    monkeypatch.setattr(Driver, "end_stream", noted)
+    np.testing.assert_array_equal(program([x])[0], want)
+    assert made == ended
 
 
 def test_what_others_start_during_a_capture_is_no_part_of_it(fake, gpu, monkeypatch):

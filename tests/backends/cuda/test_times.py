@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -9,8 +10,9 @@ import pytest
 import funcgrad.numpy as fnp
 from funcgrad import lax, profiler
 from funcgrad.backends.cuda import times
-from funcgrad.backends.cuda.devices.device import CudaError
+from funcgrad.backends.cuda.devices.device import CudaError, Event
 from funcgrad.backends.cuda.devices.memory import DeviceBuffer
+from funcgrad.core.telemetry.spans import Recording
 from tests.backends.cuda.simulated import numbers, softmax
 from tests.backends.cuda.stand_in import on_fake
 
@@ -47,6 +49,73 @@ def test_each_step_has_its_time(most, fake, gpu, tmp_path, monkeypatch):
     assert {names[e["tid"]] for e in found} == {"cuda:0"}
     assert {e["args"]["program"] for e in found} == {"steps"}
     assert all(e["dur"] == 1000 for e in found if e["name"] != "eigh")
+
+
+def test_threads_lose_no_steps(fake, gpu):
+    recording = Recording()
+    found = times.Times(gpu.driver, recording)
+    event = Event(gpu.driver, timed=True)
+    event.record(gpu.driver.stream)
+    marks = [times.Mark("step", event, False)] * 2
+
+    def add():
+        for i in range(200):
+            found.add("p", marks)
+            if i % 10 == 0:
+                gpu.driver.enter()
+                found.settle()
+
+    threads = [Thread(target=add) for _ in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    found.settle()
+    assert len(recording.spans) == 800
+
+
+def test_threads_share_one_clock(fake, gpu, monkeypatch):
+    recording, made = Recording(), list[times.Times | None]()
+    init = times.Times.__init__
+
+    def meanwhile(self, driver, recording):
+        init(self, driver, recording)
+        if not made:
+            made.append(self)
+            made.append(times.times_of(driver))  # as another thread may
+
+    monkeypatch.setattr(times.Times, "__init__", meanwhile)
+    monkeypatch.setattr(times, "recordings", [recording])
+    assert times.times_of(gpu.driver) is made[1] is times.times_of(gpu.driver)
+
+
+def test_durations_are_told_by_a_steps_own_events(fake, gpu, monkeypatch):
+    recording = Recording()
+    found = times.Times(gpu.driver, recording)
+    events = [Event(gpu.driver, timed=True) for _ in range(2)]
+    for e in events:
+        e.record(gpu.driver.stream)
+    # After an hour neighbouring float32 milliseconds are a quarter apart.
+    monkeypatch.setattr(Event, "since", lambda self, other: 0.125 if other in events else 3.6e6)
+    found.add("p", [times.Mark("step", e, False) for e in events])
+    found.settle()
+    (span,) = recording.spans
+    assert span.end - span.start == 125_000
+
+
+def test_a_failed_programs_own_error_is_told(fake, gpu, tmp_path, monkeypatch):
+    def broken(self, *args):
+        raise AssertionError("times of a program that failed")
+
+    x = numbers(8, 8)
+    program = on_fake(softmax, fake, gpu, x)
+    given = DeviceBuffer.of(gpu, x)
+    with profiler.trace(tmp_path):
+        fake.fake_break(719)
+        monkeypatch.setattr(times.Times, "add", broken)
+        with pytest.raises(CudaError, match="CUDA_ERROR_LAUNCH_FAILED"):
+            program([given])
+        fake.fake_break(0)
 
 
 def test_graphs_go_on_after_a_profile(fake, gpu, tmp_path):

@@ -6,7 +6,7 @@ from functools import cache, cached_property
 from typing import Protocol
 from weakref import WeakSet
 
-from funcgrad.backends.cuda.devices.device import Driver, OutOfDeviceMemory
+from funcgrad.backends.cuda.devices.device import CudaError, Driver, OutOfDeviceMemory
 from funcgrad.backends.cuda.devices.pool import Block, Pool
 from funcgrad.backends.cuda.libraries import by_cupy, cublaslt, cudnn
 from funcgrad.backends.cuda.libraries.convolutions import Convolution, convolution
@@ -67,7 +67,11 @@ class Gpu:
         if made is None:
             return False
         self.driver.enter()
-        return self.dnn.takes(made)
+        try:
+            return self.dnn.takes(made)
+        except CudaError:  # it can't start: an older driver, or parts of it that are missing
+            self.cudnn = None
+            return False
 
     def bind(self, call: Product | Convolution) -> cublaslt.Call | cudnn.Call:
         """A call's descriptors and algorithm.

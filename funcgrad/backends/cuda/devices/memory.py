@@ -125,11 +125,18 @@ class DeviceBuffer:
         if stream != -1:  # all else than an event would wait for
             self.gpu.driver.enter()
             self.gpu.driver.synchronize()
+        self._others()
         return capsule(self, self.gpu.driver.number)
+
+    def _others(self) -> None:
+        """Others may write to the memory from now on: who reads it waits for all of the stream, not
+        for the program that made it alone."""
+        self.ready = None
 
     @property
     def __cuda_array_interface__(self) -> dict[str, object]:
         """The memory, as other libraries of this process take it, in version 3."""
+        self._others()
         dtype = np.dtype(f"V{self.itemsize}") if self.dtype.kind == "V" else self.dtype
         return {
             "shape": self.shape, "typestr": dtype.str, "data": (self.address, False),

@@ -75,6 +75,8 @@ def tiled(eqn: Eqn) -> TiledConvolution | None:
     """The kernel of a convolution; None for one that has no use for tiles."""
     avals = [v.aval for v in (*eqn.ins, *eqn.outs)]
     x, w, y = avals
+    if x.ndim < 3:  # a product, without windows
+        return None
     same = x.dtype == w.dtype and y.dtype in (x.dtype, FLOAT32)
     if not same or x.dtype not in _TYPES or max(a.size for a in avals) >= _MOST:
         return None
@@ -335,6 +337,8 @@ class ConvolutionTiles(ThreadText):
 
     def stored(self, value: str) -> tuple[str, str]:
         """A sum as it is written: its type and value."""
+        if self.sums == "double" and self.kernel.params[2].dtype == FLOAT32:
+            return "float", self.f.let(f"fptrunc double {value} to float")
         return self.sums, value
 
 

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from ctypes import byref, c_double, c_float, c_int, c_size_t, c_void_p
+from weakref import finalize
 
 from funcgrad.backends.cuda.devices.device import CudaError
 from funcgrad.backends.cuda.libraries.convolutions import Convolution, Sized
@@ -114,8 +115,10 @@ class Call:
 
 
 class Dnn(Library):
-    """The library, with a handle for the device's stream, and one for streams in which graphs are
-    captured: one capture at a time."""
+    """The library, with a handle that asks for algorithms. Who calls convolutions has one alone.
+
+    spare: handles that nobody has any more
+    """
 
     title, wheel, files = "cuDNN", "nvidia-cudnn-cu13", ("libcudnn.so.9",)
     create, destroy, tells = "cudnnCreate", "cudnnDestroy", "cudnnGetErrorString"
@@ -123,30 +126,17 @@ class Dnn(Library):
     def __init__(self, stream: c_void_p, path: str | None = None):
         super().__init__(path)
         self.stream = stream
+        self.spare: list[c_void_p] = []
         self.call("cudnnSetStream", self.handle, stream)
-        self._another: c_void_p | None = None
-        self._lock = threading.RLock()
-
-    @contextmanager
-    def on(self, stream: c_void_p | None) -> Iterator[int]:
-        """A block in which calls go to a stream; None is the device's. Gives the handle."""
-        if stream is None or stream.value == self.stream.value:
-            yield int(self.handle.value or 0)
-            return
-        with self._lock:
-            if self._another is None:
-                self._another = self.new_handle()
-            self.call("cudnnSetStream", self._another, stream)
-            yield int(self._another.value or 0)
-            # The other one may end.
-            self.call("cudnnSetStream", self._another, self.stream)
+        self._lock = threading.Lock()  # a handle is for one thread at a time
 
     def bind(self, c: Convolution) -> Call:
         """A convolution's descriptors and algorithm.
 
         Raises CudaError if the library has none for it.
         """
-        return Call(self, c)
+        with self._lock:
+            return Call(self, c)
 
     def takes(self, c: Convolution) -> bool:
         """Whether the library has an algorithm for a convolution."""
@@ -159,6 +149,33 @@ class Dnn(Library):
     def owned(self, kind: str) -> Owned:
         """A new descriptor."""
         return Owned(self, f"cudnnCreate{kind}Descriptor", f"cudnnDestroy{kind}Descriptor")
+
+
+class Handle:
+    """A handle of one who calls convolutions, in one thread at a time: the next one's with its last
+    reference, and ended with the library.
+
+    Raises CudaError if the library can't make one.
+    """
+
+    def __init__(self, dnn: Dnn):
+        self.dnn = dnn
+        try:
+            self.handle = dnn.spare.pop()
+        except IndexError:
+            self.handle = dnn.new_handle()
+        # Finalizers may run within anything, a capture too: this one calls nothing.
+        finalize(self, dnn.spare.append, self.handle).atexit = False
+
+    @contextmanager
+    def on(self, stream: c_void_p) -> Iterator[int]:
+        """A block in which calls go to a stream. Gives the handle, for native code."""
+        self.dnn.call("cudnnSetStream", self.handle, stream)
+        try:
+            yield int(self.handle.value or 0)
+        finally:
+            # The other stream may end. A failure here would hide that of the block.
+            self.dnn.lib.cudnnSetStream(self.handle, self.dnn.stream)
 
 
 def _ints(numbers: Sequence[int]) -> ctypes.Array:

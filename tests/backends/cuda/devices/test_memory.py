@@ -11,6 +11,7 @@ import funcgrad.numpy as fnp
 from funcgrad.backends.cuda.device_program import CudaBackend
 from funcgrad.backends.cuda.devices import interchange, memory
 from funcgrad.backends.cuda.devices.device import CudaError, Driver
+from funcgrad.backends.cuda.devices.memory import DeviceBuffer
 from funcgrad.core import backend, buffers
 from funcgrad.core.sharding import Device
 from tests.backends.cuda.simulated import numbers, softmax
@@ -85,6 +86,18 @@ def test_other_libraries_see_the_memory(there, gpu):
     assert seen["data"] == (x.buffer.address, False)
     assert seen["stream"] == gpu.driver.stream.value
     assert x.__dlpack_device__() == (2, 0)
+
+
+@pytest.mark.parametrize("way", ["dlpack", "interface"])
+def test_what_others_may_write_to_is_read_after_all_of_the_stream(way, fake, gpu):
+    x = numbers(9, 50)
+    program = on_fake(softmax, fake, gpu, x)
+    (y,) = program([DeviceBuffer.of(gpu, x)])
+    assert y.ready is not None
+    given = y.__dlpack__(stream=-1) if way == "dlpack" else y.__cuda_array_interface__
+    assert y.ready is None
+    np.testing.assert_allclose(y.get(), softmax(fnp.asarray(x)), rtol=1e-5)
+    del given
 
 
 def test_capsules_keep_memory_until_they_are_taken_or_dropped(there, gpu):

@@ -22,6 +22,21 @@ def test_blocks_come_again(fake, gpu):
     assert fake.fake_live() == 1
 
 
+def test_what_comes_back_after_the_event_waits_for_another(fake, gpu, monkeypatch):
+    blocks, record = [gpu.pool.take(512) for _ in range(2)], Driver.record
+
+    def meanwhile(self, stream=None):
+        event = record(self, stream)
+        blocks.clear()  # as another thread may, after its last use
+        return event
+
+    blocks.pop()
+    monkeypatch.setattr(Driver, "record", meanwhile)
+    kept = gpu.pool.take(512)
+    assert len(gpu.pool.returned) == 1
+    assert gpu.pool.take(512).free is not kept.free
+
+
 def test_what_is_kept_is_given_back_for_another_size(fake, gpu):
     fake.fake_set(13000, 1, 4096)
     block = gpu.pool.take(4096)

@@ -79,6 +79,21 @@ def test_wide_results_of_halves():
     check(got, f(x, w), 1e-5)
 
 
+def test_narrow_results_of_float64():
+    x, w, f = of("first", "float64", preferred_element_type="float32")
+    program = planned(f, x, w)
+    assert any(k.name.startswith("convolution") for k in program.kernels.launches)
+    got = program([x, w])[0]
+    assert got.dtype == np.float32
+    check(got, f(x, w), 1e-6)
+
+
+def test_without_windows():
+    x, w = numbers(70, 17), numbers(20, 17)
+    program = planned(lambda x, w: lax.conv_general_dilated(x, w, (), ()), x, w)
+    check(program([x, w])[0], x @ w.T, 1e-5)
+
+
 def test_few_features_have_no_tiles():
     x, w = numbers(2, 3, 9, 9), numbers(4, 3, 3, 3)
     program = planned(lambda x, w: lax.conv(x, w, (1, 1), "SAME"), x, w)

@@ -174,6 +174,44 @@ def test_without_the_library_there_are_kernels(fake, gpu):
         cudnn.Dnn(gpu.driver.stream, "libnothing.so")
 
 
+@pytest.mark.parametrize("starts", [False, True])
+def test_a_library_that_fails_at_its_start_is_none(starts, fake, gpu, monkeypatch):
+    def refused(self):
+        raise CudaError("cudnnCreate: CUDNN_STATUS_NOT_INITIALIZED")
+
+    x, w, f, _ = of("first")
+    if starts:
+        monkeypatch.setattr(cudnn.Dnn, "new_handle", refused)
+    here = Gpu(gpu.driver, gpu.blas, cudnn=gpu.cudnn if starts else "libnothing.so")
+    program = on_fake(f, fake, here, x, w)
+    assert not calls(program)
+    assert here.cudnn is None
+    np.testing.assert_allclose(program([x, w])[0], f(x, w), rtol=1e-4, atol=1e-4)
+
+
+def test_each_program_has_a_handle_which_is_the_nexts(fake, gpu):
+    x, w, f, _ = of("first")
+    handles = {cudnn.Handle(gpu.dnn).handle.value for _ in range(3)}
+    assert len(handles) == 1
+    first, second = (on_fake(f, fake, gpu, x, w) for _ in range(2))
+    for program in (first, second):
+        program([x, w])
+    used = [p.loaded._dnn.handle.value for p in (first, second)]
+    assert len({gpu.dnn.handle.value, *used}) == 3
+    assert handles < {*used}
+
+
+def test_captures_make_no_handles(fake, gpu):
+    x, w, f, _ = of("first")
+    program = on_fake(f, fake, gpu, x, w)
+    program([x, w])
+    alive = fake.dnn_alive()
+    for _ in range(3):
+        program([x, w])
+    assert program.graphs.captures
+    assert fake.dnn_alive() == alive
+
+
 def test_a_call_that_fails_names_program_and_convolution(fake, gpu):
     x, w, f, _ = of("first")
     program = on_fake(f, fake, gpu, x, w)
