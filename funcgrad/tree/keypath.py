@@ -20,7 +20,8 @@ class _Key:
     def __init_subclass__(cls) -> None:
         # With the base's: a class of an own slot, or of none, is compared by all that it holds.
         own = cls.__dict__.get("__slots__", ())
-        cls.__match_args__ += (own,) if isinstance(own, str) else tuple(own)
+        names = (own,) if isinstance(own, str) else tuple(own)
+        cls.__match_args__ = cls.__match_args__ + names  # type: ignore[misc]
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"{name} of a {type(self).__name__} can't be changed")
