@@ -197,6 +197,34 @@ def test_keys_print_as_jax():
     assert repr(path[0]) == "DictKey(key='a')"
 
 
+class SameStep(DictKey):
+    __slots__ = ()
+
+
+class WiderStep(DictKey):
+    __slots__ = ("of",)
+
+    def __init__(self, key, of):
+        super().__init__(key)
+        object.__setattr__(self, "of", of)
+
+
+def test_steps_of_own_classes():
+    a, b = SameStep("a"), WiderStep("a", 1)
+    assert repr(a) == "SameStep(key='a')"
+    assert repr(b) == "WiderStep(key='a', of=1)"
+    for step in (a, b):
+        assert pickle.loads(pickle.dumps(step)) == step
+        assert hash(step) == hash(copy.copy(step))
+    assert a != DictKey("a")
+    assert b not in (WiderStep("b", 1), WiderStep("a", 2))
+    with pytest.raises(AttributeError, match="key of a SameStep can't be deleted"):
+        del a.key
+    match b:
+        case WiderStep(key, of):
+            assert (key, of) == ("a", 1)
+
+
 def test_equal_trees_share_one_structure():
     assert tree.structure({"a": [1, (2,)]}) is tree.structure({"a": [3, (4,)]})
     layers = tree.structure([Layer(1, 2), Layer(3, 4)])

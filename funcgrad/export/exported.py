@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -43,7 +43,7 @@ MOST_SIZES = 64  # of which programs are kept
 
 
 def export(
-    fun_jit: Callable, *, platforms: Sequence[str] | None = None, rule_order: int = 2
+    fun_jit: Callable, *, platforms: Iterable[str] | None = None, rule_order: int = 2
 ) -> Callable[..., Exported]:
     """`export(fg.jit(f))(*args)` is f for arguments of these types, as an `Exported`.
 
@@ -70,9 +70,13 @@ def export(
             f"{type(fun_jit)}: write export.export(fg.jit(f))"
         )
     wanted = PLATFORMS[:1] if platforms is None else platforms
-    given = tuple(wanted) if isinstance(wanted, Sequence) else ()
-    if not given or not set(given) <= set(PLATFORMS):
-        raise ArgumentError(f"export.export: platforms must be among {PLATFORMS}, got {platforms}")
+    given = tuple(wanted) if isinstance(wanted, Iterable) and not isinstance(wanted, str) else ()
+    if not given or not all(p in PLATFORMS for p in given):
+        raise ArgumentError(
+            f"export.export: platforms must be among {PLATFORMS}, got {given or platforms!r}"
+        )
+    if isinstance(wanted, Set):  # whose order is chance
+        given = tuple(p for p in PLATFORMS if p in given)
     if type(rule_order) is not int or rule_order < 0:
         raise ArgumentError(f"export.export: rule_order must be at least 0, got {rule_order!r}")
 

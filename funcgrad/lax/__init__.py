@@ -7,11 +7,11 @@ what `funcgrad.numpy` does, which is made of these.
 # ruff: noqa: F401, I001 - the names imported here are the public ones, a line holds many
 # fmt: off
 
-import sys
+import sys as _sys
 from typing import TYPE_CHECKING
 
 from funcgrad.core.process import lazy as _lazy
-from funcgrad.core.primitive import Primitive
+from funcgrad.core.primitive import Primitive as _Primitive
 from funcgrad.ops.elementwise.arithmetic import (
     abs, cbrt, complex, conj, div, imag, integer_pow, max, min, mul, mulhi, neg, real, reciprocal,
     rem, rsqrt, sign, sqrt, square, sub,
@@ -131,9 +131,9 @@ def _primitive(name: str) -> object:
         return listed[name]
     for first in ("linalg", *[held.partition(" ")[0] for held in _LATER.values()]):
         _later(first)  # loads what has more primitives
-    homes = [m for key, m in list(sys.modules.items()) if key.startswith("funcgrad.")]
+    homes = [m for key, m in list(_sys.modules.items()) if key.startswith("funcgrad.")]
     names = (name.removesuffix("_p"), name)
     for found in (vars(m).get(n) for n in names for m in homes if hasattr(m, "__dict__")):
-        if isinstance(found, Primitive) and found.name == names[0]:
+        if isinstance(found, _Primitive) and found.name == names[0]:
             return found
     return _later(name)

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from funcgrad.core.process import lazy
+from funcgrad.core.process import lazy as _lazy
 from funcgrad.ops.linalg.choices import EighImplementation, EigImplementation, SvdAlgorithm
 from funcgrad.ops.linalg.condensed import hessenberg, tridiagonal
 from funcgrad.ops.linalg.decompositions import eig, eigh, qr, svd
@@ -31,4 +31,4 @@ _LATER = {
         "cholesky_update qdwh schur symmetric_product tridiagonal_solve",
 }  # fmt: skip
 
-__getattr__, __dir__ = lazy.names(__name__, _LATER)
+__getattr__, __dir__ = _lazy.names(__name__, _LATER)

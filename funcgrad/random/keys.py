@@ -224,11 +224,14 @@ def check_key(what: str, key: Any) -> Any:
     if aval is None:
         raise TypeError(f"{what}: need a random key (random.key(seed)), got {key!r}")
     count = aval.shape[-1] if aval.shape else 0
-    named = isinstance(key, Key) and key.impl != OF_WORDS.get(count)
-    if aval.dtype != np.uint32 or not (named or count in OF_WORDS):
-        raise DTypeError(
-            f"{what}: need a random key (random.key(seed), or two uint32 words), got {aval}"
-        )
+    if isinstance(key, Key):
+        # vmap over the axis of words, such as in_axes=1, leaves keys that lack some.
+        words, named = GENERATORS[key.impl].words, key.impl != OF_WORDS.get(count)
+        fits, needed = count == words, f"of {words} uint32 words, as {key.impl!r} has"
+    else:
+        fits, named, needed = count in OF_WORDS, False, "(random.key(seed), or two uint32 words)"
+    if aval.dtype != np.uint32 or not fits:
+        raise DTypeError(f"{what}: need a random key {needed}, got {aval}")
     if aval.ndim != 1:
         raise ShapeError(
             f"{what}: need a single key, got an array of keys of shape {aval.shape[:-1]}; "

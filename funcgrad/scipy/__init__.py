@@ -5,7 +5,7 @@ Each subpackage is loaded when it is first asked for.
 
 from typing import TYPE_CHECKING
 
-from funcgrad.core.process import lazy
+from funcgrad.core.process import lazy as _lazy
 
 if TYPE_CHECKING:
     from funcgrad.scipy import (
@@ -28,4 +28,4 @@ __all__ = [
     "sparse", "spatial", "special", "stats",
 ]  # fmt: skip
 
-__getattr__, __dir__ = lazy.names(__name__, {}, __all__)
+__getattr__, __dir__ = _lazy.names(__name__, {}, __all__)

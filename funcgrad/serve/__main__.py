@@ -7,6 +7,7 @@ import asyncio
 import gc
 import os
 import socket
+import ssl
 import sys
 from collections.abc import Sequence
 from types import ModuleType
@@ -44,7 +45,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         server(uvicorn, app, args.body_timeout, host=args.host, port=args.port, **told(args)).run()
         return
     family = socket.AF_INET6 if ":" in args.host else socket.AF_INET
-    listening = socket.create_server((args.host, args.port), family=family, backlog=1024)
+    try:
+        listening = socket.create_server((args.host, args.port), family=family, backlog=1024)
+    except OSError as e:
+        sys.exit(f"--host {args.host} --port {args.port}: {e.strerror or e}")
 
     def work(models: Repository, channel: socket.socket) -> None:
         models.warm_up(batching.sizes)
@@ -84,6 +88,13 @@ def parse_args(arguments: Sequence[str] | None) -> argparse.Namespace:
     for file in (args.certificate, args.key):
         if file is not None and not os.path.isfile(file):
             parser.error(f"there is no file {file}")
+    if args.certificate is not None:
+        try:
+            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(
+                args.certificate, args.key
+            )
+        except OSError as e:  # ssl.SSLError is one
+            parser.error(f"--certificate {args.certificate}, --key {args.key}: {e}")
     if not 0 <= args.port < 1 << 16:
         parser.error(f"--port must be from 0 to 65535, got {args.port}")
     if os.environ.get("FUNCGRAD_TOKEN") == "":

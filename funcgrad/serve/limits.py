@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from typing import Any
 
 from funcgrad.errors import ArgumentError
@@ -17,16 +18,19 @@ def check_count(of: str, what: str, n: Any) -> None:
       ...
     funcgrad.errors.ArgumentError: Batching: max_queue must be a positive integer, got 0
     """
-    if type(n) is not int or n < 1:
+    is_integer = isinstance(n, numbers.Integral) and not isinstance(n, bool)
+    if not is_integer or n < 1:
         raise ArgumentError(f"{of}: {what} must be a positive integer, got {n!r}")
 
 
 def check_seconds(of: str, what: str, seconds: Any, zero: bool = False) -> None:
     """Raise ArgumentError unless they are a positive number; or none, where `zero` may be."""
-    is_number = isinstance(seconds, int | float) and math.isfinite(seconds)
+    is_number = isinstance(seconds, numbers.Real) and math.isfinite(seconds)
     if not is_number or seconds < 0 or (seconds == 0 and not zero):
-        least = "not be negative" if zero else "be positive"
-        raise ArgumentError(f"{of}: {what} is in seconds and must {least}, got {seconds!r}")
+        least = "not negative" if zero else "positive"
+        raise ArgumentError(
+            f"{of}: {what} is in seconds and must be finite and {least}, got {seconds!r}"
+        )
 
 
 def check_name(of: str, name: Any, version: Any) -> None:

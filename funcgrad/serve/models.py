@@ -140,11 +140,13 @@ def _spec(model: str, name: str, given: Any) -> Spec:
     spec: Spec | None = None
     with contextlib.suppress(TypeError, ValueError):
         dtype, shape = given
-        spec = Spec(name, np.dtype(dtype), tuple(map(operator.index, shape)))
+        # Of None, NumPy makes float64.
+        if isinstance(name, str) and dtype is not None:
+            spec = Spec(name, np.dtype(dtype), tuple(map(operator.index, shape)))
     if spec is None or min(spec.shape, default=0) < ANY:
         raise ArgumentError(
             f"Model: {model}: the input {name!r} must be (dtype, shape), such as "
-            f"('float32', (-1, 4)), got {given!r}"
+            f"('float32', (-1, 4)), and its name a text; got {given!r}"
         )
     return spec
 

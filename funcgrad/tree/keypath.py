@@ -15,27 +15,38 @@ class _Key:
     """
 
     __slots__: tuple[str, ...] = ()
+    __match_args__: tuple[str, ...] = ()
 
     def __init_subclass__(cls) -> None:
-        cls.__match_args__ = cls.__slots__  # type: ignore[attr-defined, misc]
+        # With the base's: a class of an own slot, or of none, is compared by all that it holds.
+        own = cls.__dict__.get("__slots__", ())
+        names = (own,) if isinstance(own, str) else tuple(own)
+        cls.__match_args__ = cls.__match_args__ + names  # type: ignore[misc]
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"{name} of a {type(self).__name__} can't be changed")
 
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"{name} of a {type(self).__name__} can't be deleted")
+
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
-        return getattr(self, self.__slots__[0]) == getattr(other, self.__slots__[0])
+        return self._held() == other._held()
 
     def __hash__(self) -> int:
-        return hash((type(self), getattr(self, self.__slots__[0])))
+        return hash((type(self), self._held()))
 
     def __reduce__(self) -> tuple:
-        return type(self), (getattr(self, self.__slots__[0]),)
+        return type(self), self._held()
 
     def __repr__(self) -> str:
-        name = self.__slots__[0]
-        return f"{type(self).__name__}({name}={getattr(self, name)!r})"
+        names = self.__match_args__
+        held = ", ".join(f"{n}={x!r}" for n, x in zip(names, self._held(), strict=True))
+        return f"{type(self).__name__}({held})"
+
+    def _held(self) -> tuple:
+        return tuple(getattr(self, name) for name in self.__match_args__)
 
 
 class DictKey(_Key):

@@ -89,13 +89,21 @@ def test_calls_with_other_arguments_name_them(args, words):
         loaded(model, PARAMS, X).call(*args)
 
 
+def test_platforms_of_any_kind():
+    x = fg.ShapeDtypeStruct((3,), "float32")
+    for given in ({"cuda", "cpu"}, (p for p in ("cpu", "cuda"))):
+        made = export.export(fg.jit(lambda x: 2 * x), platforms=given)(x)
+        assert tuple(made.platforms) == ("cpu", "cuda")
+
+
 def test_only_compiled_functions_are_exported():
     with pytest.raises(ArgumentError, match=r"takes a function that jit returned.*fg.jit\(f\)"):
         export.export(model)
     with pytest.raises(ArgumentError, match="platforms must be among"):
         export.export(fg.jit(model), platforms=["tpu"])
-    with pytest.raises(ArgumentError, match="platforms must be among"):
-        export.export(fg.jit(model), platforms=3)
+    for wrong in (3, "cpu", (), [["cpu"]]):
+        with pytest.raises(ArgumentError, match="platforms must be among"):
+            export.export(fg.jit(model), platforms=wrong)
     with pytest.raises(ArgumentError, match="rule_order"):
         export.export(fg.jit(model), rule_order=-1)
     with pytest.raises(ArgumentError, match="takes bytes"):

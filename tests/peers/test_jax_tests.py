@@ -29,3 +29,17 @@ def test_tests_of_others(suite, files, share, tmp_path):
     passed, total = (sum(r[i] for r in table.values()) for i in (0, 1))
     assert total
     assert passed >= share * total, dict(failed)
+
+
+@pytest.mark.parametrize(
+    ("test", "name"),
+    [
+        ("testX12_a=1", "testX"),
+        ("test_select_shape=3", "test_select"),
+        ("a_test.py::Class::test_repr", "test_repr"),
+        ("testX3_in_axes=0", "testX"),
+        ("test_x[1-2]", "test_x"),
+    ],
+)
+def test_names_without_parameters(test, name):
+    assert jax_tests._bare(test) == name

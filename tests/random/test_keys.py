@@ -36,6 +36,13 @@ def test_words_are_keys_too():
     assert np.array_equal(random.key_data(key), raw)
 
 
+@pytest.mark.parametrize("impl", ["threefry2x32", "threefry4x32", "rbg"])
+def test_keys_that_lack_words(impl):
+    keys = random.split(random.key(0, impl=impl), 3)
+    with pytest.raises(errors.DTypeError, match=r"random\.uniform: .* as '.*' has, got u32\[3\]"):
+        fg.vmap(random.uniform, in_axes=1)(keys)
+
+
 def test_indexing_and_shapes():
     keys = random.split(random.key(0), (2, 3))
     assert (keys.shape, keys.ndim, keys.size, len(keys)) == ((2, 3), 2, 6, 2)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Mapping
+from types import ModuleType
 
 from funcgrad.core.process import fork
 from funcgrad.errors import no_attribute
@@ -39,6 +40,16 @@ def names(
         raise no_attribute(package, name)
 
     def listed() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *homes, *parts})
+        held = vars(sys.modules[package])
+        public = {*homes, *parts, *held.get("__all__", ())}
+        return sorted(public | {name for name, value in held.items() if _is_public(name, value)})
 
     return load, listed
+
+
+def _is_public(name: str, value: object) -> bool:
+    """Whether a package's global is for users: its imports for itself, and modules of it that are
+    loaded and not said to be `parts`, are not."""
+    if name.startswith("_"):
+        return name.startswith("__")  # `__doc__`, and its like
+    return name != "TYPE_CHECKING" and not isinstance(value, ModuleType)

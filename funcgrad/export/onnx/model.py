@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import operator
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -91,10 +93,7 @@ def to_onnx(
     if not callable(fun):
         raise ExportError(f"to_onnx takes a function, or an Exported, got {fun!r}")
     what = name_of(fun)
-    kept = (stored_argnums,) if isinstance(stored_argnums, int) else tuple(stored_argnums)
-    for i in kept:
-        if not isinstance(i, int) or not 0 <= i < len(args):
-            raise ExportError(f"to_onnx: stored_argnums {i!r} is none of the {len(args)} arguments")
+    kept = _positions(stored_argnums, len(args))
     if dynamic:
         closed, out_tree = traced_at_sizes(fun, args, kept, dynamic, attention)
     else:
@@ -105,6 +104,18 @@ def to_onnx(
     outputs = output_names(out_tree)
     model = written(onnx, closed, names, outputs, values, what, opset)
     stored(onnx, model, Path(path))
+
+
+def _positions(stored_argnums: Any, count: int) -> tuple[int, ...]:
+    """`stored_argnums` as Python's integers, NumPy's being ones, too."""
+    given = stored_argnums if isinstance(stored_argnums, Iterable) else (stored_argnums,)
+    kept = []
+    for i in given:
+        place = operator.index(i) if isinstance(i, Integral) else -1
+        if not 0 <= place < count:
+            raise ExportError(f"to_onnx: stored_argnums {i!r} is none of the {count} arguments")
+        kept.append(place)
+    return tuple(kept)
 
 
 def _function_of(exported: Exported, args: tuple) -> tuple[Callable, tuple]:

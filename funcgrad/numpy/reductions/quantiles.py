@@ -92,11 +92,13 @@ def _quantile(
     exact = np.asarray(q) if is_scalar(q) else q
     given = None if isinstance(q, Tracer) else known(as_array(name, exact, "q"))
     axes = axes_of(name, axis, a.ndim)
-    if weights is None:
-        a, q = promote_inexact(name, a, q)
-    else:
+    if weights is not None:
         weights = _weights(name, weights, a, axis, axes, method)
-        a, q, weights = promote_inexact(name, a, q, weights)
+        # Sums of weights need more digits than narrow elements have.
+        single = np.zeros((), np.float32)
+        weights, *_ = promote_inexact(name, weights, a, single)
+        share = as_dtype(name, q, weights.dtype, "q")
+    a, q = promote_inexact(name, a, q)
     rest = [i for i in range(a.ndim) if i not in axes]
     shape = tuple(a.shape[i] for i in rest)
     size = size_of([a.shape[i] for i in axes])
@@ -111,7 +113,7 @@ def _quantile(
     elif weights is None:
         out = _of_rows(sort(rows(a)), q, given, method, skip_nan)
     else:
-        out = _of_weighted(rows(a), rows(weights), reshape(q, (-1,)), skip_nan)
+        out = _of_weighted(rows(a), rows(weights), reshape(share, (-1,)), skip_nan)
     kept = tuple(1 if i in axes else n for i, n in enumerate(a.shape)) if keepdims else shape
     return reshape(moveaxis(out, -1, 0), (*q.shape, *kept))
 

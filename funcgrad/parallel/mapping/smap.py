@@ -6,9 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from funcgrad import tree
-from funcgrad.core.sharding import P
-from funcgrad.errors import ArgumentError
+from funcgrad.core import context
+from funcgrad.core.display.tracebacks import boundary
+from funcgrad.core.sharding import NamedSharding, P
+from funcgrad.errors import ArgumentError, ShardingError
 from funcgrad.parallel.mapping.shard_map import shard_map
+from funcgrad.transforms.arguments import name_of, wraps
 
 
 def smap(
@@ -29,14 +32,46 @@ def smap(
     """
     if f is None:
         return lambda g: smap(g, in_axes=in_axes, out_axes=out_axes, axis_name=axis_name)
+    if not callable(f):
+        raise TypeError(f"smap: the first argument must be a function, got {f!r}")
     if not isinstance(axis_name, str):
         raise ArgumentError(f"smap: axis_name must be a name of a mesh axis, got {axis_name!r}")
-    return shard_map(
+    mapped = shard_map(
         f,
         in_specs=... if in_axes is ... else _specs("in_axes", in_axes, axis_name),
         out_specs=_specs("out_axes", out_axes, axis_name),
         axis_names={axis_name},
     )
+
+    @wraps(f, "smap")
+    @boundary
+    def checked(*args: Any) -> Any:
+        _check_mesh(f"smap of {name_of(f)}", args, axis_name, in_axes is ...)
+        return mapped(*args)
+
+    return checked
+
+
+def _check_mesh(what: str, args: tuple, axis_name: str, by_types: bool) -> None:
+    """Raise ShardingError unless there is one mesh that has the axis, and, where types shall say
+    how arguments are cut, all of whose axes are Explicit."""
+    mesh = context.current().mesh
+    if mesh is None:
+        cuts = (getattr(x, "sharding", None) for x in tree.leaves(args))
+        meshes = {s.mesh for s in cuts if isinstance(s, NamedSharding)}
+        if len(meshes) != 1:
+            raise ShardingError(
+                f"{what}: a mesh is needed (set_mesh), as the arguments are on "
+                f"{'none' if not meshes else 'several: ' + ', '.join(map(str, meshes))}"
+            )
+        mesh = meshes.pop()
+    if axis_name not in mesh.axis_names:
+        raise ShardingError(f"{what}: axis_name must be an axis of {mesh}, got {axis_name!r}")
+    if by_types and mesh.auto_axes:
+        raise ShardingError(
+            f"{what}: in_axes= is needed: it follows from the arguments over Explicit axes alone, "
+            f"and {', '.join(map(repr, mesh.auto_axes))} of {mesh} isn't"
+        )
 
 
 def _specs(argument: str, axes: Any, name: str) -> Any:

@@ -104,17 +104,31 @@ def of_body(
     def call(*tracers: Any) -> list:
         outs, reader = fun(*typed(tracers, ins)), Reader()
         found = list(map(reader.sharding_of, outs))
-        for i, (enters, leaves) in enumerate(zip(ins[:n_carry], found, strict=False)):
-            if enters and leaves and enters != leaves:
-                raise ShardingError(
-                    f"{place}: the carry must keep its types from one step to the next, but leaf "
-                    f"{i} enters as {ShardedAval(avals[i], enters)} and leaves as "
-                    f"{ShardedAval(avals[i], leaves)}; reshard the initial value or the result"
-                )
-            found[i] = enters or leaves
+        _check_cuts(place, avals, ins[:n_carry], found)
+        found[:n_carry] = [a or b for a, b in zip(ins[:n_carry], found, strict=False)]
         return typed(outs, found)
 
     return call
+
+
+def check_carry(place: str, before: Sequence, after: Sequence) -> None:
+    """Raise ShardingError where a turn of a loop leaves a value cut in another way."""
+    reader = Reader()
+    enters, leaves = (list(map(reader.sharding_of, values)) for values in (before, after))
+    _check_cuts(place, list(map(aval_of, before)), enters, leaves)
+
+
+def _check_cuts(
+    place: str, avals: Sequence[ShapedArray], before: Sequence[NamedSharding | None],
+    after: Sequence[NamedSharding | None],
+) -> None:  # fmt: skip
+    for i, (enters, leaves) in enumerate(zip(before, after, strict=False)):
+        if enters and leaves and enters != leaves:
+            raise ShardingError(
+                f"{place}: the carry must keep its types from one step to the next, but leaf "
+                f"{i} enters as {ShardedAval(avals[i], enters)} and leaves as "
+                f"{ShardedAval(avals[i], leaves)}; reshard the initial value or the result"
+            )
 
 
 def _of_row(x: Any, ndim: int) -> NamedSharding | None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from funcgrad import dtypes, tree
-from funcgrad.core import context
+from funcgrad.core import backend, context
 from funcgrad.core.array import Array
 from funcgrad.core.aval import ShapedArray, Zero, with_zeros
 from funcgrad.core.display.tracebacks import boundary
@@ -58,6 +58,7 @@ from funcgrad.transforms.control.bodies import (
     choose,
     drop,
     fixpoint,
+    has_explicit_axes,
     join_carry,
     split_list,
     stage_body,
@@ -204,6 +205,9 @@ def _turn(body_fun: Callable, i: Value, val: Tree) -> Tree:
     leaves, in_tree = tree.flatten(val)
     out_leaves, out_tree = flatten_outputs("fori_loop", body_fun, out)
     join_carry("fori_loop", in_tree, avals_of(leaves), out_tree, avals_of(out_leaves), val)
+    if has_explicit_axes():
+        place = f"the body {name_of(body_fun)} of fori_loop"
+        backend.explicit().check_carry(place, leaves, out_leaves)
     return out
 
 

@@ -69,6 +69,14 @@ def test_star_imports_have_all_names():
     assert not [n for n in space if n.startswith("_") and n != "__builtins__"]
 
 
+@pytest.mark.parametrize("package", PACKAGES)
+def test_listed_names_are_for_users(package):
+    module = importlib.import_module(package)
+    names = set(dir(module))
+    assert set(vars(module).get("__all__", ())) <= names
+    assert not names & {"TYPE_CHECKING", "Primitive", "core", "elementwise", "lazy", "sys", "_lazy"}
+
+
 def test_primitives_of_modules_that_load_late():
     assert lax.cholesky_p.name == "cholesky"
     assert lax.erf_p is lax.erf

@@ -126,7 +126,7 @@ def test_large_weights_are_beside_the_model(tmp_path, monkeypatch):
     monkeypatch.setattr(store, "LIMIT", 1000)
     path = tmp_path / "m.onnx"
     w = fnp.asarray(np.arange(600, dtype="f4").reshape(20, 30))
-    to_onnx(lambda w, x: x @ w, path, w, fnp.ones((2, 20)), stored_argnums=0)
+    to_onnx(lambda w, x: x @ w, path, w, fnp.ones((2, 20)), stored_argnums=np.int64(0))
     (entry,) = [t for t in onnx.load(path, load_external_data=False).graph.initializer
                 if t.name == "w"]  # fmt: skip
     told = {e.key: e.value for e in entry.external_data}

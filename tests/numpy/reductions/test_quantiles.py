@@ -107,6 +107,21 @@ def test_weights_that_are_none():
     assert grad(lambda x: call(fnp.array([1.0, 1, 4]), x))(x).tolist() == [0, 0, 1]
 
 
+@pytest.mark.parametrize(
+    ("dtype", "weights", "middle"),
+    [
+        ("bfloat16", [256, 1, 256], 2),
+        ("float16", [70000, 1, 1], 1),
+        ("float16", [1.0, 2, 70000], 3),
+    ],
+)
+def test_weights_of_narrow_elements(dtype, weights, middle):
+    x = fnp.array([1, 2, 3], dtype)
+    found = fnp.quantile(x, 0.5, weights=fnp.array(weights), method="inverted_cdf")
+    assert found.dtype == x.dtype
+    assert found == middle
+
+
 def test_infinities_stay_apart():
     x = np.array([-np.inf, 1.0, 2.0, np.inf])
     same(fnp.quantile(x, np.array([0, 1 / 3, 2 / 3])), [-np.inf, 1.0, 2.0])

@@ -62,5 +62,16 @@ def test_what_is_no_axis():
         fg.smap(lambda x: x, in_axes=0, out_axes=(0, -1), axis_name="x")
     with pytest.raises(ArgumentError, match="smap: axis_name must be a name of a mesh axis"):
         fg.smap(lambda x: x, in_axes=0, out_axes=0, axis_name=("x", "y"))
-    with pytest.raises(fg.errors.ShardingError, match="in_specs= is needed"):
+    with pytest.raises(fg.errors.ShardingError, match="smap of <lambda>: in_axes= is needed"):
         fg.smap(lambda x: x, out_axes=0, axis_name="x")(X)
+
+
+def test_errors_name_what_smap_takes():
+    with pytest.raises(TypeError, match="smap: the first argument must be a function, got 3"):
+        fg.smap(3, in_axes=0, out_axes=0, axis_name="x")
+    with pytest.raises(
+        fg.errors.ShardingError, match="smap of <lambda>: axis_name must be an axis"
+    ):
+        fg.smap(lambda x: x, in_axes=0, out_axes=0, axis_name="nil")(X)
+    with fg.set_mesh(None), pytest.raises(fg.errors.ShardingError, match="a mesh is needed"):
+        fg.smap(lambda x: x, in_axes=0, out_axes=0, axis_name="x")(X)

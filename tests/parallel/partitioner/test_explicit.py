@@ -203,6 +203,10 @@ def test_a_carry_is_cut_as_it_comes():
         ShardingError, match=r"leaf 0 enters as f32\[8@x,8\] and leaves as f32\[8,8"
     ):
         fg.jit(lambda a: lax.scan(lambda c, _: (c.T, None), a, None, 2))(cut("x"))
+    loop = lambda a, n: lax.fori_loop(0, n, lambda i, c: c.T, a)
+    for turned in (lambda a: loop(a, 3), lambda a: fg.jit(loop)(a, 3)):  # a scan, a while loop
+        with pytest.raises(ShardingError, match="of fori_loop: the carry must .* leaf 0 enters"):
+            fg.jit(turned)(cut("x"))
     differ = fg.jit(lambda a: lax.cond(True, lambda a: a, lambda a: a.T, a))
     assert differ(cut("x")).shape == (8, 8)  # where branches differ, the compiler decides
 
