@@ -9,6 +9,7 @@ from typing import Any
 import funcgrad.numpy as fnp
 from funcgrad import dtypes
 from funcgrad.errors import DTypeError, ShapeError
+from funcgrad.numpy._util import as_array
 from funcgrad.numpy.linalg.solvers import matrices
 from funcgrad.ops.linalg import decompositions
 from funcgrad.scipy.linalg.condensed import schur_vectors
@@ -23,8 +24,8 @@ def symmetric_product(
     a_matrix: Any,
     c_matrix: Any,
     *,
-    alpha: float = 1.0,
-    beta: float = 0.0,
+    alpha: Any = 1.0,
+    beta: Any = 0.0,
     symmetrize_output: bool = False,
 ) -> Any:
     """alpha a aᵀ + beta c, for matrices a (…, m, n) and symmetric c (…, m, m).
@@ -41,6 +42,8 @@ def symmetric_product(
         raise ShapeError(
             f"symmetric_product: need a (…, m, n) and c (…, m, m), got {a.aval} and {c.aval}"
         )
+    alpha = as_array("symmetric_product", alpha, "alpha")
+    beta = as_array("symmetric_product", beta, "beta")
     product = a @ fnp.matrix_transpose(a)
     lower = fnp.tril(alpha * product + beta * c)
     return lower + fnp.matrix_transpose(fnp.tril(lower, -1))
