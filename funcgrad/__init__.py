@@ -8,36 +8,33 @@ Array([2., 4., 6.], dtype=float32)
 
 from typing import TYPE_CHECKING
 
-from funcgrad.core.process.gc_pause import no_collections as _no_collections
-
-with _no_collections():  # what is imported stays: to look for garbage in it takes a third longer
-    from funcgrad import dtypes, errors, numpy, ops, tree
-    from funcgrad.core.array import Array
-    from funcgrad.core.caches import clear_caches
-    from funcgrad.core.process import lazy as _lazy
-    from funcgrad.core.refs import Ref
-    from funcgrad.core.settings import (
-        check_tracer_leaks,
-        debug_infs,
-        debug_nans,
-        default_dtype,
-        disable_jit,
-        enable_x64,
-        ensure_compile_time_eval,
-        explain_cache_misses,
-        log_compiles,
-        named_call,
-        named_scope,
-        numpy_dtype_promotion,
-        numpy_rank_promotion,
-        set_mesh,
-        transfer_guard,
-        transfer_guard_device_to_device,
-        transfer_guard_device_to_host,
-        transfer_guard_host_to_device,
-    )
-    from funcgrad.core.shapes import ShapeDtypeStruct
-    from funcgrad.ops.precision import default_matmul_precision
+from funcgrad import dtypes, errors, numpy, ops, tree
+from funcgrad.core.array import Array
+from funcgrad.core.caches import clear_caches
+from funcgrad.core.process import lazy as _lazy
+from funcgrad.core.refs import Ref
+from funcgrad.core.settings import (
+    check_tracer_leaks,
+    debug_infs,
+    debug_nans,
+    default_dtype,
+    disable_jit,
+    enable_x64,
+    ensure_compile_time_eval,
+    explain_cache_misses,
+    log_compiles,
+    named_call,
+    named_scope,
+    numpy_dtype_promotion,
+    numpy_rank_promotion,
+    set_mesh,
+    transfer_guard,
+    transfer_guard_device_to_device,
+    transfer_guard_device_to_host,
+    transfer_guard_host_to_device,
+)
+from funcgrad.core.shapes import ShapeDtypeStruct
+from funcgrad.ops.precision import default_matmul_precision
 
 if TYPE_CHECKING:
     from funcgrad import (
