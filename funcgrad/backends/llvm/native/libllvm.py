@@ -49,6 +49,7 @@ _TYPES = {
     "p": ctypes.c_void_p, "s": ctypes.c_char_p, "o": ctypes.POINTER(ctypes.c_void_p),
     "i": ctypes.c_int, "z": ctypes.c_size_t, "b": ctypes.c_bool, "-": None,
 }  # fmt: skip
+_TUNED = ("LoopInterleaving", "LoopUnrolling", "LoopVectorization", "SLPVectorization")
 _EXTERNAL, _WEAK_ODR, _INTERNAL = 0, 6, 8  # linkages
 
 
@@ -171,6 +172,25 @@ class Machine:
         if not self._as_parameter_:
             raise RuntimeError(f"LLVM has no code generator for {triple}, {cpu}")
         self.triple = triple
+        self._builders: dict[bool, tuple[int, int]] = {}
+
+    def builder(self, vectorize: bool) -> int:
+        """What makes pipelines of passes, with or without those that unroll and vectorize loops.
+
+        One for all modules: each would leave 1.5 KB when it is disposed of.
+        """
+        if vectorize not in self._builders:
+            lib = _lib()
+            tuning = lib.CreatePipelineTuningOptions()
+            for name in (
+                "LoopInterleaving",
+                "LoopUnrolling",
+                "LoopVectorization",
+                "SLPVectorization",
+            ):
+                getattr(lib, f"PTOSet{name}")(tuning, vectorize)
+            self._builders[vectorize] = lib.CreatePassBuilder(self, tuning), tuning
+        return self._builders[vectorize][0]
 
     @property
     def layout(self) -> str:
@@ -185,6 +205,9 @@ class Machine:
         return self
 
     def __exit__(self, *_: object) -> None:
+        for builder, tuning in self._builders.values():
+            _lib().DisposePassBuilder(builder)
+            _lib().DisposePipelineTuningOptions(tuning)
         _lib().DisposeTargetMachine(self)
 
 
@@ -227,26 +250,16 @@ class Module:
 
     def optimize(self, level: int, vectorize: bool) -> None:
         """LLVM's passes of a level, with or without what unrolls and vectorizes loops."""
-        lib = _lib()
-        tuning = lib.CreatePipelineTuningOptions()
-        for name in ("LoopVectorization", "SLPVectorization", "LoopInterleaving", "LoopUnrolling"):
-            getattr(lib, f"PTOSet{name}")(tuning, vectorize)
-        builder = lib.CreatePassBuilder(self.machine, tuning)
-        self._run(lib.buildPerModuleDefaultPipeline(builder, level, 0), builder)
-        lib.DisposePassBuilder(builder)
-        lib.DisposePipelineTuningOptions(tuning)
+        builder = self.machine.builder(vectorize)
+        self._run(_lib().buildPerModuleDefaultPipeline(builder, level, 0), builder)
 
     def tidy(self, *passes: str) -> None:
         """Some passes by their names, in order."""
         lib = _lib()
-        tuning = lib.CreatePipelineTuningOptions()
-        builder = lib.CreatePassBuilder(self.machine, tuning)
         manager = lib.CreateNewModulePassManager()
         for name in passes:
             getattr(lib, f"module_Add{name}Pass")(manager)
-        self._run(manager, builder)
-        lib.DisposePassBuilder(builder)
-        lib.DisposePipelineTuningOptions(tuning)
+        self._run(manager, self.machine.builder(False))
 
     def _run(self, manager: int, builder: int) -> None:
         _lib().RunNewModulePassManager(manager, self, builder)
